@@ -1,0 +1,41 @@
+# Two commands on a fresh machine: make report, make test. Both install what they need into .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: report report-full test test-browser lint format clean
+
+report: $(VENV)/run.stamp  ## quick profile of the default studies on real models, into reports/quick/
+	$(BIN)/probe run coreference --out reports/quick
+
+report-full: $(VENV)/run.stamp  ## the committed reports; GAP=path/to/gap-validation.tsv adds those on GAP
+	$(BIN)/probe run coreference --profile full --out reports
+	$(if $(GAP),$(BIN)/probe run coreference_gap --profile full --data $(GAP) --out reports)
+
+test: $(VENV)/dev.stamp  ## everything but the tests that need a browser
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "not browser"
+
+test-browser: $(VENV)/dev.stamp  ## the report pages in Chromium
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -m browser
+
+lint: $(VENV)/dev.stamp  ## style and types
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) reports/quick .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[dev]'
+	touch $(VENV)/run.stamp $@

@@ -1,0 +1,64 @@
+"""The places in a transformer that can be read, under TransformerLens' names.
+
+| site                      | shape                 | what                                                   |
+|---------------------------|-----------------------|--------------------------------------------------------|
+| `q`, `k`                  | batch pos head d_head | after the projection and any QK-norm, before rotary    |
+| `rot_q`, `rot_k`          | batch pos head d_head | as they meet in the dot product; q, k without rotary   |
+| `v`, `z`                  | batch pos head d_head | values; attention-weighted values of each query head   |
+| `pattern`                 | batch head query key  | attention weights after softmax                        |
+| `resid_pre`, `resid_mid`  | batch pos d_model     | residual stream before attention, before the MLP       |
+| `resid_post`              | batch pos d_model     | residual stream after the block                        |
+| `logits`                  | batch pos vocab       | the model's output; has no layer                       |
+
+`k`, `rot_k` and `v` carry the key-value heads as the model has them; everywhere else "head" means query head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from probe.errors import OutOfRange, UnknownName
+
+ATTENTION_SITES = ("q", "k", "v", "rot_q", "rot_k", "pattern", "z")
+RESIDUAL_SITES = ("resid_pre", "resid_mid", "resid_post")
+SITES = (*ATTENTION_SITES, *RESIDUAL_SITES, "logits")
+KEY_SITES = ("k", "rot_k", "v")  # their positions are keys: a choice of query rows leaves them whole
+
+
+class Site(NamedTuple):
+    """A place to read: its name and its layer (None for `logits`)."""
+
+    name: str
+    layer: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.layer is None else f"{self.name} of layer {self.layer}"
+
+
+def check_sites(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The site names, each known; raises UnknownName."""
+    chosen = (names,) if isinstance(names, str) else tuple(names)
+    for name in chosen:
+        if name not in SITES:
+            raise UnknownName.of("site", name, SITES)
+    return tuple(dict.fromkeys(chosen))
+
+
+def check_indices(kind: str, given: int | Sequence[int] | None, size: int) -> tuple[int, ...]:
+    """`given` as indices from 0 to size - 1, negative ones counted from the end; None is all of them.
+
+    Raises OutOfRange.
+    """
+    if given is None:
+        return tuple(range(size))
+    chosen = (given,) if isinstance(given, int) else tuple(given)
+    for index in chosen:
+        if not -size <= index < size:
+            raise OutOfRange.of(kind, index, size)
+    return tuple(i % size for i in chosen)
+
+
+def kv_head(head: int, n_heads: int, n_kv_heads: int) -> int:
+    """The key-value head that query head `head` reads (grouped-query attention: consecutive heads share one)."""
+    return head // (n_heads // n_kv_heads)

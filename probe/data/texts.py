@@ -1,0 +1,130 @@
+"""Texts with character spans: the data of a phenomenon before any tokenizer has seen it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from probe.errors import SpanError
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """Characters `start` to `end` (exclusive) of a text."""
+
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, text: str, words: str, occurrence: int | None = None) -> Span:
+        """The span of `words` in `text`, as whole words.
+
+        occurrence: which one, from 0, where the words are there more than once.
+        Raises SpanError if they are not there, or are there twice and `occurrence` does not say which.
+        """
+        starts = [i for i in _starts(text, words) if _whole_word(text, i, i + len(words))]
+        if not starts:
+            inside = next(iter(_starts(text, words)), None)
+            where = f" as whole words (only inside another word, at character {inside})" if inside is not None else ""
+            raise SpanError(f"{words!r} is not in the text{where}: {text!r}")
+        if occurrence is None:
+            if len(starts) > 1:
+                places = ", ".join(map(str, starts))
+                raise SpanError(
+                    f"{words!r} is in the text {len(starts)} times (at characters {places}); "
+                    f"say which with occurrence=0 to {len(starts) - 1}: {text!r}"
+                )
+            occurrence = 0
+        if not 0 <= occurrence < len(starts):
+            raise SpanError(f"{words!r} is in the text {len(starts)} times; there is no occurrence {occurrence}")
+        return cls(starts[occurrence], starts[occurrence] + len(words))
+
+    def text(self, whole: str) -> str:
+        return whole[self.start : self.end]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A forced choice: after the first `read_at` characters of the text, `right` should follow, not `wrong`."""
+
+    read_at: int
+    right: str
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Text:
+    """One prompt. item: its unique name. cluster: template, document or page: what is resampled as a whole."""
+
+    item: str
+    cluster: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Labelled(Text):
+    """A text with a query word, the words it should look at, and the other candidates.
+
+    query: the pronoun. target: its antecedent. foils: the other candidates.
+    cue: the words that decide which candidate is right, where they are not the query itself; a causal model
+    is measured only where the cue comes before the query.
+    pair: the item that differs in the cue alone and whose right answer is the other candidate.
+    tags: what the item is balanced over (gender, distance, ...).
+    """
+
+    query: Span
+    target: Span
+    foils: tuple[Span, ...]
+    cue: Span | None = None
+    pair: str | None = None
+    question: Question | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Texts of one phenomenon, with the statistic that measures it and the rivals a head must beat.
+
+    rule: for phenomena that need no labels, the position each token is expected to look at; their items are
+    plain `Text`. None: every item is `Labelled`.
+    """
+
+    name: str
+    phenomenon: str
+    statistic: Literal["accuracy", "mass"]
+    rivals: tuple[str, ...]
+    items: tuple[Text, ...]
+    source: str
+    licence: str
+    rule: Literal["previous", "first"] | None = None
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the items: the identity of the data in a manifest."""
+        text = json.dumps([asdict(i) for i in self.items], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _starts(text: str, words: str) -> list[int]:
+    if not words.strip():
+        raise SpanError("the words to find are empty")
+    found, at = [], text.find(words)
+    while at >= 0:
+        found.append(at)
+        at = text.find(words, at + 1)
+    return found
+
+
+def _whole_word(text: str, start: int, end: int) -> bool:
+    before = text[start - 1] if start else " "
+    after = text[end] if end < len(text) else " "
+    return not (_joins(before) and _joins(text[start])) and not (_joins(after) and _joins(text[end - 1]))
+
+
+def _joins(char: str) -> bool:
+    """Whether a word can go on through this character; scripts written without spaces (category Lo) have no such."""
+    return char.isalnum() and unicodedata.category(char) != "Lo"

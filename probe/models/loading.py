@@ -1,0 +1,112 @@
+"""From a name to a model and its tokenizer: `tiny`, fetched weights, a local folder, a hub id, or an object."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.errors import ProbeError, UnknownName, UnsupportedModel
+from probe.models.fetch import WEIGHTS, fetch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NAMES = {
+    "tiny": "the in-repo GPT: 4 layers, 4 heads, reads its own synthetic language",
+    "smollm2": "SmolLM2-135M-Instruct, a Llama-type decoder: 30 layers, 9 heads in 3 key-value groups",
+    "minilm": "all-MiniLM-L6-v2, a BERT-type encoder without a language-model head: 6 layers, 12 heads",
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """name: short, for file names. language: what its texts should be in ("english" or "synthetic")."""
+
+    name: str
+    model: nn.Module
+    tokenizer: Any
+    language: str = "english"
+
+
+def load_model(source: str | Path, *, attention: str | None = None, dtype: str = "float32") -> Loaded:
+    """Load by name. Remote code and pickled weights are never run.
+
+    source: a name of `NAMES`, a local folder, or a hub id. attention: "eager", "sdpa" or None for the model's own
+    default. dtype: of the weights.
+    Raises UnknownName (nothing by that name) and UnsupportedModel (files that cannot be loaded safely).
+    """
+    import torch
+
+    from probe.models import store
+
+    if attention not in (None, "eager", "sdpa"):
+        raise UnknownName.of("attention implementation", attention, ("eager", "sdpa"))
+    if not isinstance(kind := getattr(torch, dtype, None), torch.dtype):
+        raise UnknownName.of("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
+    folder = Path(source)
+    if str(source) == "tiny":
+        folder = store.TINY
+    elif str(source) in WEIGHTS:
+        folder = fetch(str(source))
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UnsupportedModel(f"the folder {folder} has no config.json: it does not hold a model.")
+        if store.is_tiny(folder):
+            model, tokenizer = store.load(folder)
+            if attention == "eager":
+                model = _with_eager(model)
+            return Loaded(str(source) if str(source) in NAMES else folder.name, model.to(kind), tokenizer, "synthetic")
+    model, tokenizer = _from_transformers(folder if folder.is_dir() else str(source), attention, kind)
+    name = str(source) if str(source) in NAMES else str(source).rstrip("/").rsplit("/", 1)[-1]
+    return Loaded(name, model, tokenizer)
+
+
+def _with_eager(model: Any) -> Any:
+    import dataclasses
+
+    from probe.models.gpt import GPT
+
+    eager = GPT(dataclasses.replace(model.config, attention="eager"))
+    eager.load_state_dict(model.state_dict())
+    return eager.eval()
+
+
+def _from_transformers(source: Path | str, attention: str | None, dtype: Any) -> tuple[Any, Any]:
+    import transformers
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # loading takes a second; the bar only clutters what a user pipes or reads
+    options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
+    try:
+        config = transformers.AutoConfig.from_pretrained(source)
+        auto = getattr(transformers, _auto_class(config))
+        model = auto.from_pretrained(source, dtype=dtype, use_safetensors=True, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+        raise _explain(source, error) from error
+    return model.eval(), tokenizer
+
+
+def _auto_class(config: Any) -> str:
+    """The class that keeps the head the weights were saved with; none where they were saved without."""
+    built = (getattr(config, "architectures", None) or [""])[0]
+    if built.endswith(("ForCausalLM", "LMHeadModel")):
+        return "AutoModelForCausalLM"
+    return "AutoModelForMaskedLM" if built.endswith(("ForMaskedLM", "ForPreTraining")) else "AutoModel"
+
+
+def _explain(source: Path | str, error: Exception) -> ProbeError:
+    if isinstance(source, Path):
+        return UnsupportedModel(
+            f"the folder {source} could not be loaded: {error}. Weights must be safetensors; "
+            "pickled weights and remote code are not run."
+        )
+    hint = "A model may also be a local folder or a hub id."
+    if os.environ.get("HF_HUB_OFFLINE"):
+        hint += " The hub was not asked: HF_HUB_OFFLINE is set."
+    if "safetensors" in str(error):
+        return UnsupportedModel(f"{source!r} could not be loaded: {error}")
+    return UnknownName.of("model", source, NAMES, hint)

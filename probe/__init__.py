@@ -1,0 +1,64 @@
+"""Which attention heads of a language model do a job, how sure we are, and whether its answer depends on them.
+
+    import probe
+
+    subject = probe.load("minilm")
+    targets = subject.bind(probe.data.coreference())
+    table = probe.scores.heads(subject, [targets])
+
+Names are loaded when first used, so that `import probe` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probe import data as data
+    from probe import scores as scores
+    from probe.capture.capture import Capture as Capture
+    from probe.errors import ProbeError as ProbeError
+    from probe.runner.registry import study as study
+    from probe.runner.results import Result as Result
+    from probe.subject import Subject as Subject
+    from probe.subject import load as load
+    from probe.targets import Targets as Targets
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "load": "probe.subject",
+    "Subject": "probe.subject",
+    "Capture": "probe.capture.capture",
+    "Targets": "probe.targets",
+    "ProbeError": "probe.errors",
+    "study": "probe.runner.registry",
+    "Result": "probe.runner.results",
+}
+_MODULES = ("data", "scores")
+
+__all__ = [
+    "Capture",
+    "ProbeError",
+    "Result",
+    "Subject",
+    "Targets",
+    "__version__",
+    "data",
+    "load",
+    "scores",
+    "study",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"probe.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'probe' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,134 @@
+"""From texts with character spans to token positions: `Dataset` -> `Targets`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from probe.data.texts import Dataset, Labelled, Question, Text
+from probe.errors import DataError, PromptError, SpanError
+from probe.targets import Answer, Direction, Excluded, Positions, Row, Targets, Unit
+from probe.tokens.encoding import Encoded
+
+Encode = Callable[[str], Encoded]
+
+
+class _NotMeasurable(Exception):
+    """Why one item cannot be measured on this subject."""
+
+
+def bind(dataset: Dataset, encode: Encode, *, is_causal: bool) -> Targets:
+    """Place a dataset's spans on a subject's tokens; what cannot be placed is left out and counted.
+
+    Raises DataError if nothing is left.
+    """
+    encoded: dict[str, Encoded] = {}
+    units, excluded = [], []
+    for item in dataset.items:
+        try:
+            encoded[item.item] = encode(item.text)
+        except PromptError as error:
+            excluded.append(Excluded(item.item, f"unreadable prompt: {error}"))
+    labelled = {i.item: i for i in dataset.items if isinstance(i, Labelled)}
+    for item in dataset.items:
+        if item.item not in encoded:
+            continue
+        try:
+            if isinstance(item, Labelled):
+                units.append(_labelled(item, encoded, labelled, encode, is_causal))
+            else:
+                units.append(_by_rule(item, encoded[item.item], dataset.rule))
+        except _NotMeasurable as reason:
+            excluded.append(Excluded(item.item, str(reason)))
+    if not units:
+        reasons = "; ".join(sorted({e.reason for e in excluded})) or "it has no items"
+        raise DataError(f"nothing in {dataset.name} can be measured on this model: {reasons}")
+    return Targets(dataset.phenomenon, dataset.name, dataset.statistic, dataset.rivals, tuple(units), tuple(excluded))
+
+
+def _labelled(
+    item: Labelled, encoded: dict[str, Encoded], items: dict[str, Labelled], encode: Encode, is_causal: bool
+) -> Unit:
+    prompt = encoded[item.item]
+    row = _row(item, prompt)
+    direction = _direction(row)
+    if is_causal:
+        if direction != "before":
+            raise _NotMeasurable("a candidate follows the query, where a causal model cannot look")
+        if item.cue is not None and item.cue.start > item.query.start:
+            raise _NotMeasurable("the deciding words follow the query, where a causal model cannot look")
+    swapped = None
+    if item.pair in items and item.pair in encoded:
+        swapped = _aligned(prompt, row, items[item.pair], encoded[item.pair])
+    answer = _answer(prompt, item.question, encode) if item.question else None
+    return Unit(
+        item.item,
+        item.cluster,
+        prompt.ids,
+        (row,),
+        prompt.words,
+        "self",
+        direction,
+        answer=answer,
+        swapped=swapped,
+    )
+
+
+def _row(item: Labelled, prompt: Encoded) -> Row:
+    try:
+        query, target = prompt.positions(item.query), prompt.positions(item.target)
+        foils = tuple(prompt.positions(f) for f in item.foils)
+    except SpanError as error:
+        if "splits inside" in str(error):
+            raise _NotMeasurable("a labelled span splits a token of this tokenizer") from error
+        raise _NotMeasurable("a labelled span has no token of its own") from error
+    if len({*query, *target, *(p for f in foils for p in f)}) < len(query) + len(target) + sum(map(len, foils)):
+        raise _NotMeasurable("the query and the candidates overlap")
+    return Row(query, target, foils)
+
+
+def _direction(row: Row) -> Direction:
+    candidates = (row.target, *row.foils)
+    if all(c[-1] < row.query[0] for c in candidates):
+        return "before"
+    return "after" if all(c[0] > row.query[-1] for c in candidates) else "both"
+
+
+def _aligned(prompt: Encoded, row: Row, other: Labelled, pair: Encoded) -> Positions | None:
+    """The pair's ids if it has the same tokens but for the cue, and its target is a foil here."""
+    if len(pair) != len(prompt):
+        return None
+    try:
+        theirs = _row(other, pair)
+    except _NotMeasurable:
+        return None
+    return pair.ids if theirs.query == row.query and theirs.target in row.foils else None
+
+
+def _answer(prompt: Encoded, question: Question, encode: Encode) -> Answer | None:
+    """Where and what the model is to answer; None where an answer's tokens do not follow the prompt's own."""
+    head = prompt.text[: question.read_at].rstrip()
+    start = encode(head).ids
+    start = start if start == prompt.ids[: len(start)] else ()
+    ids = []
+    for words in (question.right, *question.wrong):
+        whole = encode(f"{head} {words}").ids
+        if not start or whole[: len(start)] != start or len(whole) == len(start):
+            return None
+        ids.append(whole[len(start) :])
+    if any(wrong[0] == ids[0][0] for wrong in ids[1:]):
+        return None
+    return Answer(len(start) - 1, ids[0], tuple(ids[1:]))
+
+
+def _by_rule(item: Text, prompt: Encoded, rule: str | None) -> Unit:
+    """Every token that has one looks at the position the rule names."""
+    own = [p for p, span in enumerate(prompt.spans) if span is not None]
+    if rule == "previous":
+        rows = tuple(Row((p,), (p - 1,)) for p in own if p - 1 in own)
+    elif rule == "first":
+        rows = tuple(Row((p,), (0,)) for p in own if p > 0)
+    else:
+        raise DataError(f"{item.item} has no labels and its dataset has no rule ({rule!r}).")
+    if not rows:
+        raise _NotMeasurable("the prompt has a single token")
+    return Unit(item.item, item.cluster, prompt.ids, rows, prompt.words)

@@ -1,0 +1,129 @@
+"""Texts as one tokenizer sees them: ids, the characters behind each token, words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from probe.data.texts import Span
+from probe.errors import PromptError, SpanError, UnsupportedModel
+from probe.targets import Positions
+
+# A run of letters and digits (with inner apostrophes), one ideograph, or one punctuation mark.
+WORD = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]|[^\W\u3400-\u9fff\uf900-\ufaff]+(?:['’][^\W\d_]+)*|[^\w\s]|_")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One prompt. Positions count its tokens from 0, special tokens included.
+
+    spans: the characters of each token, without surrounding spaces; None for special tokens.
+    """
+
+    text: str
+    ids: Positions
+    spans: tuple[Span | None, ...]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def words(self) -> tuple[Positions, ...]:
+        """The positions of each word's tokens; a token that holds two words belongs to the first."""
+        bounds = [m.span() for m in WORD.finditer(self.text)]
+        found: dict[int, list[int]] = {}
+        at = 0
+        for position, span in enumerate(self.spans):
+            if span is None:
+                continue
+            while at < len(bounds) and bounds[at][1] <= span.start:
+                at += 1
+            if at < len(bounds) and bounds[at][0] < max(span.end, span.start + 1):
+                found.setdefault(at, []).append(position)
+        return tuple(tuple(found[w]) for w in sorted(found))
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The text cut at the tokens, spaces included: joined (special tokens left out) they are the text again."""
+        pieces, done = [], 0
+        last = max((p for p, s in enumerate(self.spans) if s is not None), default=-1)
+        for position, (span, name) in enumerate(zip(self.spans, self.names, strict=True)):
+            if span is None:
+                pieces.append(name)
+                continue
+            end = len(self.text) if position == last else max(span.end, done)
+            pieces.append(self.text[done:end])
+            done = end
+        return tuple(pieces)
+
+    def positions(self, span: Span) -> Positions:
+        """The tokens that make up `span`. Raises SpanError where the span splits a token, naming the token."""
+        inside = []
+        for position, token in enumerate(self.spans):
+            if token is None or token.end <= span.start or token.start >= span.end:
+                continue
+            if token.start < span.start or token.end > span.end:
+                raise SpanError(
+                    f"{span.text(self.text)!r} (characters {span.start} to {span.end}) splits inside the token "
+                    f"{token.text(self.text)!r}; the nearest whole span is characters {min(token.start, span.start)} "
+                    f"to {max(token.end, span.end)}."
+                )
+            inside.append(position)
+        if not inside:
+            raise SpanError(f"no token lies in characters {span.start} to {span.end} of {self.text!r}")
+        return tuple(inside)
+
+
+def encode(tokenizer: Any, text: str, max_positions: int | None = None) -> Encoded:
+    """Tokenize one prompt, special tokens as the model's own tokenizer adds them.
+
+    max_positions: the model's context, in tokens; a longer prompt is an error, never cut.
+    Raises PromptError (not a text, empty, too long), UnsupportedModel (a tokenizer without offsets).
+    """
+    if not isinstance(text, str):
+        raise PromptError(f"a prompt is a text (str), not {type(text).__name__}: {text!r}")
+    if not text.strip():
+        raise PromptError(f"the prompt is empty: {text!r}. Give at least one word.")
+    if not getattr(tokenizer, "is_fast", False):
+        raise UnsupportedModel(
+            f"{type(tokenizer).__name__} gives no character offsets, so words cannot be placed on tokens; "
+            "load a fast tokenizer (one with a tokenizer.json)."
+        )
+    made = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+    ids = tuple(made["input_ids"])
+    if max_positions is not None and len(ids) > max_positions:
+        raise PromptError(
+            f"the prompt has {len(ids)} tokens; this model reads at most {max_positions}. It is not cut silently: "
+            "shorten it."
+        )
+    names = tuple(tokenizer.convert_ids_to_tokens(list(ids)))
+    spans = tuple(
+        None if special else _stripped(text, *offsets)
+        for offsets, special in zip(made["offset_mapping"], made["special_tokens_mask"], strict=True)
+    )
+    return Encoded(text, ids, spans, names)
+
+
+def known_words(tokenizer: Any, texts: Sequence[str]) -> set[str]:
+    """The words of `texts` that the tokenizer has no token for."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is None:
+        return set()
+    found = set()
+    for text in texts:
+        encoded = encode(tokenizer, text)
+        found |= {s.text(text) for s, i in zip(encoded.spans, encoded.ids, strict=True) if s and i == unknown}
+    return found
+
+
+def _stripped(text: str, start: int, end: int) -> Span:
+    """A token's characters without the spaces that byte-level tokenizers attach to them."""
+    piece = text[start:end]
+    kept = piece.strip()
+    if not kept:
+        return Span(start, end)
+    lead = len(piece) - len(piece.lstrip())
+    return Span(start + lead, start + lead + len(kept))

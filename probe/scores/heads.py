@@ -1,0 +1,199 @@
+"""The attention leg of the evidence: which heads attend to the target, and beat every rival at it.
+
+Clusters are split in two halves. On the selection half at most ten heads are picked; on the measurement half those
+are tested: a head passes if its accuracy beats each rival rule and a fair guess (sign-flip test on cluster means,
+the worst of the rivals, Holm-corrected over the picked heads) and exceeds the best head of three randomly initialised
+copies of the model. Phenomena without rivals are described: value, chance, interval, never a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from probe import stats
+from probe.errors import DataError
+from probe.scores.measure import Measured, measure
+from probe.scores.rivals import rival_accuracy
+from probe.subject import Subject
+from probe.targets import Targets
+
+MOST_PICKED = 10
+ALPHA = 0.05
+RANDOM_COPIES = 3
+FEWEST_CLUSTERS = 4  # below this no half can be tested at all
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was found for one phenomenon on one subject.
+
+    heads: one row a head; see `heads` for the columns. rivals: one row a rival, on the measurement half: phenomenon,
+    rival, value, low, high, n_units, n_clusters. measured: every unit's readings. measurement: bool (unit,).
+    """
+
+    heads: pd.DataFrame
+    rivals: pd.DataFrame
+    measured: Measured
+    measurement: npt.NDArray[np.bool_]
+
+
+def heads(subject: Subject, targets: Sequence[Targets], *, seed: int = 0, quiet: bool = False) -> pd.DataFrame:
+    """Score every head on each of `targets`; a tidy table with one row a phenomenon and head.
+
+    Columns: subject, phenomenon, dataset, layer, head, statistic; value with its 95% interval low, high (cluster
+    bootstrap); chance (of the statistic); mass (attention on the target) and mass_chance (what uniform attention over
+    the visible keys would put there); lift = mass - mass_chance; first_mass (on position 0); entropy and entropy_max
+    in nats; word_accuracy (Clark et al. 2019); best_rival, best_rival_value; random_max (best head of three randomly
+    initialised copies); selection_value; picked; p, p_holm, q (Benjamini-Hochberg over all heads, exploratory);
+    passed; n_units, n_clusters, n_excluded. For phenomena with rivals everything from `value` to `random_max`, and the
+    counts, are those of the measurement half. seed: the split, the resampling.
+    Raises DataError if there are too few clusters to split.
+    """
+    return pd.concat([evidence(subject, t, seed=seed, quiet=quiet).heads for t in targets], ignore_index=True)
+
+
+def evidence(subject: Subject, targets: Targets, *, seed: int = 0, quiet: bool = False) -> Evidence:
+    """Measure one phenomenon and, where it has rivals, test it. See `heads`."""
+    measured = measure(subject, targets, quiet=quiet)
+    statistic = "correct" if targets.statistic == "accuracy" else "target"
+    everything = np.ones(len(targets.units), dtype=bool)
+    if not targets.rivals:
+        table = _describe(subject, measured, statistic, everything, seed)
+        return Evidence(table, _rival_table(targets, {}, everything, seed), measured, everything)
+    test = _measurement_half(targets, seed)
+    table = _describe(subject, measured, statistic, test, seed)
+    rivals = {name: np.array([rival_accuracy(name, u) for u in targets.units]) for name in (*targets.rivals, "chance")}
+    _test(table, measured[statistic], rivals, targets, test, seed)
+    table["random_max"] = _random_max(subject, targets, statistic, test, quiet)
+    table["passed"] = table["picked"] & (table["p_holm"] < ALPHA) & (table["value"] > table["random_max"])
+    return Evidence(table, _rival_table(targets, rivals, test, seed), measured, test)
+
+
+def _describe(
+    subject: Subject, measured: Measured, statistic: str, chosen: npt.NDArray[np.bool_], seed: int
+) -> pd.DataFrame:
+    """The table without a test, over the chosen units."""
+    targets = measured.targets
+    clusters = [u.cluster for u, c in zip(targets.units, chosen, strict=True) if c]
+    low, high = stats.interval(stats.by_cluster(measured[statistic][..., chosen], clusters), seed=seed)
+
+    def mean(name: str) -> Array:
+        return np.asarray(measured[name][..., chosen].mean(-1)).ravel()
+
+    layer, head = np.indices((subject.n_layers, subject.n_heads))
+    foils = np.array([1 + len(u.rows[0].foils) for u, c in zip(targets.units, chosen, strict=True) if c])
+    return pd.DataFrame(
+        {
+            "subject": subject.name,
+            "phenomenon": targets.phenomenon,
+            "dataset": targets.dataset,
+            "layer": layer.ravel(),
+            "head": head.ravel(),
+            "statistic": targets.statistic,
+            "value": mean(statistic),
+            "low": low.ravel(),
+            "high": high.ravel(),
+            "chance": (1 / foils).mean() if targets.statistic == "accuracy" else mean("chance"),
+            "mass": mean("target"),
+            "mass_chance": mean("chance"),
+            "lift": mean("target") - mean("chance"),
+            "foil_mass": mean("foil"),
+            "first_mass": mean("first"),
+            "entropy": mean("entropy"),
+            "entropy_max": mean("entropy_max"),
+            "word_accuracy": mean("word_correct"),
+            "best_rival": pd.Series([None] * low.size, dtype="str"),
+            "best_rival_value": np.nan,
+            "random_max": np.nan,
+            "selection_value": np.nan,
+            "picked": False,
+            "p": np.nan,
+            "p_holm": np.nan,
+            "q": np.nan,
+            "passed": False,
+            "n_units": int(chosen.sum()),
+            "n_clusters": len(set(clusters)),
+            "n_excluded": len(targets.excluded),
+        }
+    )
+
+
+def _measurement_half(targets: Targets, seed: int) -> npt.NDArray[np.bool_]:
+    """Which units are in the measurement half: a random half of the clusters, minimal pairs together."""
+    clusters = sorted({u.cluster for u in targets.units})
+    if len(clusters) < FEWEST_CLUSTERS:
+        raise DataError(
+            f"{targets.dataset} has {len(clusters)} clusters that this model can be measured on; at least "
+            f"{FEWEST_CLUSTERS} are needed to pick heads on one half and test them on the other (40 to test them well)."
+        )
+    shuffled = np.random.default_rng(seed).permutation(len(clusters))
+    chosen = {clusters[i] for i in shuffled[len(clusters) // 2 :]}
+    return np.array([u.cluster in chosen for u in targets.units])
+
+
+def _test(
+    table: pd.DataFrame,
+    values: Array,
+    rivals: dict[str, Array],
+    targets: Targets,
+    test: npt.NDArray[np.bool_],
+    seed: int,
+) -> None:
+    """Pick on the selection half, test on the other; fills the table's columns."""
+    flat = values.reshape(-1, len(targets.units))
+    selection = flat[:, ~test].mean(-1)
+    margin = selection - max(r[~test].mean() for r in rivals.values())
+    best_first = np.argsort(-margin, kind="stable")[:MOST_PICKED]
+    picked = best_first[margin[best_first] > 0]
+    clusters = [u.cluster for u, t in zip(targets.units, test, strict=True) if t]
+    # (head, rival, cluster): how much better the head does than the rule, cluster by cluster
+    differences = stats.by_cluster(flat[:, None, test] - np.stack(list(rivals.values()))[None, :, test], clusters).means
+    best = max(rivals, key=lambda name: rivals[name][test].mean())
+    table["best_rival"] = best
+    table["best_rival_value"] = rivals[best][test].mean()
+    table["selection_value"] = selection
+    table["q"] = stats.benjamini_hochberg(stats.t_test(differences).max(-1))
+    if len(picked):
+        p = stats.sign_flip(differences[picked], seed=seed).max(-1)
+        table.loc[picked, "picked"] = True
+        table.loc[picked, "p"] = p
+        table.loc[picked, "p_holm"] = stats.holm(p)
+
+
+def _random_max(subject: Subject, targets: Targets, statistic: str, test: npt.NDArray[np.bool_], quiet: bool) -> float:
+    """The best head of the randomly initialised copies, on the measurement half."""
+    half = replace(targets, units=tuple(u for u, t in zip(targets.units, test, strict=True) if t))
+    best = -np.inf
+    for seed in range(RANDOM_COPIES):
+        copy = subject.random_copy(seed)
+        values = measure(copy, half, quiet=quiet, what=f"random weights {seed + 1} of {RANDOM_COPIES}")[statistic]
+        best = max(best, float(values.mean(-1).max()))
+    return best
+
+
+def _rival_table(targets: Targets, rivals: dict[str, Array], chosen: npt.NDArray[np.bool_], seed: int) -> pd.DataFrame:
+    columns = ["phenomenon", "rival", "value", "low", "high", "n_units", "n_clusters"]
+    if not rivals:
+        return pd.DataFrame(columns=columns)
+    clusters = [u.cluster for u, c in zip(targets.units, chosen, strict=True) if c]
+    grouped = stats.by_cluster(np.stack([r[chosen] for r in rivals.values()]), clusters)
+    low, high = stats.interval(grouped, seed=seed)
+    return pd.DataFrame(
+        {
+            "phenomenon": targets.phenomenon,
+            "rival": list(rivals),
+            "value": grouped.overall,
+            "low": low,
+            "high": high,
+            "n_units": int(chosen.sum()),
+            "n_clusters": len(set(clusters)),
+        },
+        columns=columns,
+    )

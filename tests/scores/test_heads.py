@@ -1,0 +1,142 @@
+"""The attention leg: it finds what is there, finds nothing where nothing is, and agrees with plain loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import probe
+from probe.errors import DataError
+from probe.scores.heads import evidence, heads
+from probe.scores.measure import measure
+from probe.subject import Subject
+from probe.targets import Targets
+
+
+@pytest.fixture(scope="module")
+def synthetic(tiny: Subject) -> Targets:
+    return tiny.bind(probe.data.language.coreference(per_frame=8))
+
+
+def plain_accuracies(subject: Subject, targets: Targets) -> tuple[np.ndarray, np.ndarray]:
+    """Candidate and word accuracy of every head by a plain loop over the model's own output_attentions."""
+    oracle = probe.load(subject.name, attention="eager").model
+    candidate = np.zeros((subject.n_layers, subject.n_heads))
+    word = np.zeros_like(candidate)
+    for unit in targets.units:
+        row = unit.rows[0]
+        with torch.no_grad():
+            attentions = oracle(torch.tensor([unit.ids]), output_attentions=True).attentions
+        others = [w for w in unit.words if row.query[0] not in w]
+        for layer, attention in enumerate(attentions):
+            weights = attention[0][:, list(row.query)].mean(1).numpy()  # (head, key)
+            target = weights[:, list(row.target)].sum(1)
+            best_foil = np.max([weights[:, list(f)].sum(1) for f in row.foils], axis=0)
+            candidate[layer] += np.where(target == best_foil, 0.5, target > best_foil)
+            chosen_word = np.argmax([weights[:, list(w)].sum(1) for w in others], axis=0)
+            word[layer] += [bool(set(others[w]) & set(row.target)) for w in chosen_word]
+    return candidate / len(targets.units), word / len(targets.units)
+
+
+def test_on_gap_every_head_of_minilm_equals_a_plain_loop(minilm: Subject, shared_data: Path) -> None:
+    targets = minilm.bind(probe.data.gap(shared_data / "gap" / "gap-validation.tsv"))
+    assert len(targets.units) == 392
+    measured = measure(minilm, targets)
+    candidate, word = plain_accuracies(minilm, targets)
+    assert np.abs(measured["correct"].mean(-1) - candidate).max() <= 1e-6
+    assert np.abs(measured["word_correct"].mean(-1) - word).max() <= 1e-6
+
+
+def test_on_gap_every_head_of_smollm2_equals_a_plain_loop_on_a_subset(smollm2: Subject, shared_data: Path) -> None:
+    targets = smollm2.bind(probe.data.gap(shared_data / "gap" / "gap-validation.tsv"))
+    targets = replace(targets, units=targets.units[:8])
+    measured = measure(smollm2, targets)
+    candidate, word = plain_accuracies(smollm2, targets)
+    assert np.abs(measured["correct"].mean(-1) - candidate).max() <= 1e-6
+    assert np.abs(measured["word_correct"].mean(-1) - word).max() <= 1e-6
+
+
+def test_tiny_has_heads_that_resolve_its_own_pronouns(tiny: Subject, synthetic: Targets) -> None:
+    table = heads(tiny, [synthetic])
+    best = table.loc[table["value"].idxmax()]
+    assert bool(best["passed"])
+    assert best["value"] > 0.95
+    assert best["p_holm"] < 0.05
+    assert best["best_rival_value"] == 0.5
+    assert best["value"] > best["random_max"] > 0.5
+    assert table["picked"].sum() <= 10
+    assert table[~table["picked"]]["p"].isna().all()
+    assert not table[~table["picked"]]["passed"].any()
+
+
+def test_a_randomly_initialised_model_has_no_passing_head(tiny: Subject, synthetic: Targets) -> None:
+    passed = [heads(tiny.random_copy(seed), [synthetic], seed=seed)["passed"].sum() for seed in range(100, 105)]
+    assert sum(passed) <= 1
+
+
+def test_with_shuffled_labels_no_head_passes(tiny: Subject, synthetic: Targets) -> None:
+    """Which candidate is called the target is a coin toss: nothing is there to be found."""
+    rng = np.random.default_rng(0)
+    passed = 0
+    for seed in range(5):
+        units = []
+        for unit in synthetic.units:
+            row = unit.rows[0]
+            swapped = replace(row, target=row.foils[0], foils=(row.target,))
+            units.append(replace(unit, rows=(swapped if rng.random() < 0.5 else row,)))
+        passed += int(heads(tiny, [replace(synthetic, units=tuple(units))], seed=seed)["passed"].sum())
+    assert passed <= 1
+
+
+def test_the_same_seed_gives_the_same_table_and_another_seed_another_half(tiny: Subject, synthetic: Targets) -> None:
+    a, b, c = (evidence(tiny, synthetic, seed=s) for s in (0, 0, 1))
+    pd.testing.assert_frame_equal(a.heads, b.heads)
+    assert (a.measurement == b.measurement).all()
+    assert (a.measurement != c.measurement).any()
+
+
+def test_no_cluster_and_no_minimal_pair_is_on_both_sides(tiny: Subject, synthetic: Targets) -> None:
+    found = evidence(tiny, synthetic)
+    sides: dict[str, set[bool]] = {}
+    for unit, side in zip(synthetic.units, found.measurement, strict=True):
+        sides.setdefault(unit.cluster, set()).add(bool(side))
+    assert all(len(s) == 1 for s in sides.values())
+    halves = [next(iter(s)) for s in sides.values()]
+    assert abs(halves.count(True) - halves.count(False)) <= 1
+
+
+def test_order_batches_and_padding_do_not_change_a_score(tiny: Subject, synthetic: Targets) -> None:
+    """A list of prompts equals the mean of its items, whatever they are batched with."""
+    some = replace(synthetic, units=synthetic.units[:40])
+    together = measure(tiny, some)
+    reverse = measure(tiny, replace(some, units=some.units[::-1]))
+    alone = [measure(tiny, replace(some, units=(u,))) for u in some.units[:10]]
+    for name in together.values:
+        assert np.allclose(together[name], reverse[name][..., ::-1], atol=1e-5, equal_nan=True)
+        singly = np.concatenate([m[name] for m in alone], axis=-1)
+        assert np.allclose(together[name][..., :10], singly, atol=1e-5, equal_nan=True)
+
+
+def test_described_phenomena_get_no_verdict(minilm: Subject) -> None:
+    texts = probe.data.coreference(2).items
+    targets = [minilm.bind(make(texts)) for make in (probe.data.previous_token, probe.data.first_token)]
+    table = heads(minilm, targets)
+    assert set(table["phenomenon"]) == {"previous token", "first token"}
+    assert len(table) == 2 * 72
+    assert not table["passed"].any()
+    assert table["p"].isna().all()
+    assert ((table["low"] <= table["value"]) & (table["value"] <= table["high"])).all()
+    first = table[table["phenomenon"] == "first token"]
+    assert np.allclose(first["value"], first["first_mass"])
+
+
+def test_too_few_clusters_to_split_is_an_error(tiny: Subject, synthetic: Targets) -> None:
+    clusters = sorted({u.cluster for u in synthetic.units})[:3]
+    few = replace(synthetic, units=tuple(u for u in synthetic.units if u.cluster in clusters))
+    with pytest.raises(DataError, match=r"synthetic-coreference has 3 clusters .* at least 4"):
+        heads(tiny, [few])

@@ -1,0 +1,1 @@
+"""Studies: functions that ask one question, and the runner that keeps their results."""

@@ -1,0 +1,154 @@
+"""The common half of attention studies: measure, test, choose example prompts, put the answer in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from probe.data.texts import Dataset
+from probe.runner.results import Example, Result
+from probe.scores.heads import ALPHA, MOST_PICKED, RANDOM_COPIES, Evidence, evidence
+from probe.scores.rivals import RULES
+from probe.subject import Subject
+from probe.targets import Targets, Unit
+
+N_EXAMPLES = 12
+
+
+def attention_result(
+    subject: Subject,
+    main: Dataset,
+    described: Sequence[Dataset] = (),
+    *,
+    seed: int,
+    notes: Sequence[str] = (),
+    show: Sequence[str] = (),
+) -> Result:
+    """Test the heads on `main`, describe them on the others, and gather what a report shows.
+
+    show: items that must be among the examples if they can be measured; the rest are spread over clusters.
+    """
+    targets = subject.bind(main)
+    tested = evidence(subject, targets, seed=seed)
+    rest = [(d, subject.bind(d)) for d in described]
+    more = [evidence(subject, t, seed=seed) for _, t in rest]
+    chosen = choose_examples(targets, tested.measurement, show)
+    texts = {i.item: i for i in main.items}
+    examples = tuple(_example(subject, texts[u.item].text, u, dict(getattr(texts[u.item], "tags", {}))) for u in chosen)
+    excluded = {t.phenomenon: t.exclusions for t in (targets, *(t for _, t in rest)) if t.excluded}
+    return Result(
+        answer=answer(tested, subject),
+        heads=pd.concat([tested.heads, *(e.heads for e in more)], ignore_index=True),
+        rivals=tested.rivals,
+        examples=examples,
+        rows=example_rows(subject, chosen),
+        method=method(tested),
+        notes=(*notes, *_sink_note(targets)),
+        excluded=excluded,
+        data=(main, *described),
+    )
+
+
+def answer(found: Evidence, subject: Subject) -> str:
+    """The question's answer in one sentence, with its number and interval."""
+    table, targets = found.heads, found.measured.targets
+    passed = table[table["passed"]].sort_values("value", ascending=False, kind="stable")
+    first = table.iloc[0]
+    on = f"{first['n_units']} held-out prompts in {first['n_clusters']} clusters of {targets.dataset}"
+    rival = f"the best rival rule, {first['best_rival']}, has {first['best_rival_value']:.2f}"
+    if passed.empty:
+        return (
+            f"No head of {subject.name} was shown to look at the right candidate: {_closest(table)} on {on}; {rival}."
+        )
+    best = passed.iloc[0]
+    count = "One head" if len(passed) == 1 else f"{len(passed)} heads"
+    verb = "does" if len(passed) == 1 else "do"
+    return (
+        f"{count} of {len(table)} in {subject.name} {verb}, better than every rival: the best, "
+        f"{best['layer']}.{best['head']}, picks the right candidate with an accuracy of {_number(best)} on {on}; "
+        f"{rival}."
+    )
+
+
+def method(found: Evidence) -> tuple[str, ...]:
+    """How it was measured, in paragraphs."""
+    targets = found.measured.targets
+    rules = "; ".join(f"{name}: {RULES[name][0]}" for name in (*targets.rivals, "chance"))
+    return (
+        "A head is right on a prompt if, from the query word (its pieces averaged), the target's tokens together get "
+        "more attention than each other candidate's; a tie counts as a fair share. Accuracy is the mean over prompts.",
+        f"Clusters were split in two at random. On the selection half at most {MOST_PICKED} heads that beat the rivals "
+        f"were picked; everything shown as a value was measured on the other half. A picked head passes if it beats "
+        f"every rival there (sign-flip test on cluster means, the largest p of the rivals, Holm-corrected over the "
+        f"picked heads, p < {ALPHA}) and exceeds the best head of {RANDOM_COPIES} randomly initialised copies.",
+        f"Rivals, scored in the same way: {rules}.",
+        "Intervals are 95% BCa bootstrap intervals over clusters. q is Benjamini-Hochberg's over all heads "
+        "(t-tests on cluster means) and exploratory. Word accuracy asks for more: the most attended of all other words "
+        "must be one of the target's. Entropy is in nats.",
+        "This is the attention leg of the evidence alone. Attention by itself explains nothing: whether the model's "
+        "answer depends on a head was not measured here.",
+    )
+
+
+def choose_examples(targets: Targets, measurement: npt.NDArray[np.bool_], show: Sequence[str]) -> list[Unit]:
+    """The items asked for, then minimal pairs of held-out prompts spread evenly over the clusters."""
+    units = {u.item: u for u in targets.units}
+    chosen = [units[name] for name in show if name in units]
+    held = [u for u, m in zip(targets.units, measurement, strict=True) if m and u not in chosen]
+    by_cluster: dict[str, list[Unit]] = {}
+    for unit in held:
+        by_cluster.setdefault(unit.cluster, []).append(unit)
+    clusters = sorted(by_cluster)
+    n = max(0, N_EXAMPLES - len(chosen))
+    pairs = [clusters[i] for i in np.linspace(0, len(clusters) - 1, min(len(clusters), (n + 1) // 2)).astype(int)]
+    spread = [u for c in dict.fromkeys(pairs) for u in by_cluster[c][:2]]
+    return [*chosen, *spread][:N_EXAMPLES]
+
+
+def example_rows(subject: Subject, units: Sequence[Unit]) -> npt.NDArray[np.float32]:
+    """Attention from each unit's query, its pieces averaged: (example, layer, head, key), NaN past the prompt."""
+    longest = max(len(u.ids) for u in units)
+    rows = np.full((len(units), subject.n_layers, subject.n_heads, longest), np.nan, dtype=np.float32)
+    for i, unit in enumerate(units):
+        for _, seen in subject.captured([unit.ids], ["pattern"], rows=[unit.rows[0].query], batch_size=1):
+            layers = torch.stack([seen["pattern", layer][0].mean(1) for layer in range(subject.n_layers)])
+            rows[i, :, :, : len(unit.ids)] = layers.float().cpu().numpy()
+    return rows
+
+
+def _example(subject: Subject, text: str, unit: Unit, tags: dict[str, str]) -> Example:
+    row = unit.rows[0]
+    return Example(unit.item, unit.cluster, subject.encode(text).pieces, row.query, row.target, row.foils, tags)
+
+
+def _closest(table: pd.DataFrame) -> str:
+    """What came of the heads that were picked, none of which passed."""
+    picked = table[table["picked"]].sort_values("p", kind="stable")
+    if picked.empty:
+        return f"none of its {len(table)} heads beat the rivals on the half of the data that picks"
+    best = picked.iloc[0]
+    above = "above" if best["value"] > best["best_rival_value"] else "not above"
+    return (
+        f"of {len(table)} heads {len(picked)} were tested and none passed; {best['layer']}.{best['head']} came closest "
+        f"(accuracy {_number(best)}, {above} every rival, Holm-corrected p {best['p_holm']:.2g})"
+    )
+
+
+def _sink_note(targets: Targets) -> list[str]:
+    """A caveat where candidates stand on position 0, which attracts attention of its own."""
+    on_first = sum(any(0 in c for r in u.rows for c in (r.target, *r.foils)) for u in targets.units)
+    if not on_first:
+        return []
+    return [
+        f"In {on_first} of {len(targets.units)} prompts a candidate holds the prompt's first token, where idle heads "
+        "rest their attention (no special token stands before it). That adds noise to every head; the rival rule "
+        "'first' shows what it can gain."
+    ]
+
+
+def _number(row: pd.Series) -> str:
+    return f"{row['value']:.2f} [95% interval {row['low']:.2f} to {row['high']:.2f}]"

@@ -1,0 +1,87 @@
+"""`@study`: a function with typed parameters and a docstring that asks one question is a study.
+
+@probe.study(models=("minilm", "smollm2"))
+def coreference(subject, *, data: Path | None = None, profile: str = "quick", seed: int = 0) -> Result:
+    \"\"\"Which heads look from a pronoun to its antecedent?\"\"\"
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.errors import ProbeError, UnknownName
+
+if TYPE_CHECKING:
+    from probe.runner.results import Result
+
+PROFILES = ("quick", "full")
+_studies: dict[str, Study] = {}
+
+
+@dataclass(frozen=True)
+class Study:
+    """name: the function's. question: the first line of its docstring. models: those it runs on by default.
+
+    needs_data: whether it reads a file of the user's, given as `data`.
+    """
+
+    name: str
+    question: str
+    function: Callable[..., Result]
+    models: tuple[str, ...]
+    needs_data: bool
+
+    @property
+    def source(self) -> Path:
+        return Path(inspect.getsourcefile(self.function) or "")
+
+    def check(self, parameters: dict[str, Any]) -> None:
+        """Raises UnknownName for a parameter the study does not take, ProbeError for a missing or wrong value."""
+        allowed = [n for n, p in inspect.signature(self.function).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        for name in parameters:
+            if name not in allowed:
+                raise UnknownName.of(f"parameter of {self.name}", name, allowed)
+        if parameters.get("profile", "quick") not in PROFILES:
+            raise UnknownName.of("profile", parameters["profile"], PROFILES)
+        data = parameters.get("data")
+        if self.needs_data and data is None:
+            raise ProbeError(f"{self.name} reads a data file of yours: give it with --data PATH.")
+        if data is not None and not Path(data).is_file():
+            raise ProbeError(f"the data file {data} does not exist.")
+
+
+def study(
+    *, models: Sequence[str], needs_data: bool = False
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Register a study. models: what it runs on by default. needs_data: whether `data` must be given."""
+
+    def register(function: Callable[..., Result]) -> Callable[..., Result]:
+        question = (inspect.getdoc(function) or "").partition("\n")[0]
+        if not question.endswith("?"):
+            raise ProbeError(f"the docstring of study {function.__name__} must begin with its question, ending in '?'.")
+        _studies[function.__name__] = Study(function.__name__, question, function, tuple(models), needs_data)
+        return function
+
+    return register
+
+
+def all_studies() -> dict[str, Study]:
+    """Every study that ships with the package, by name."""
+    package = importlib.import_module("probe.studies")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"probe.studies.{module.name}")
+    return dict(sorted(_studies.items()))
+
+
+def find_study(name: str) -> Study:
+    """Raises UnknownName, with the nearest study."""
+    known = all_studies()
+    if name not in known:
+        raise UnknownName.of("study", name, known)
+    return known[name]

@@ -1,0 +1,77 @@
+"""What a study returns, and how it lies on disk. The report is a pure function of such a folder.
+
+<folder>/heads.parquet      one row per phenomenon and head (columns: `probe.scores.heads`)
+<folder>/rivals.parquet     one row per phenomenon and rival: phenomenon, rival, value, low, high, n_units, n_clusters
+<folder>/examples.json      prompts with tokens, query, target, foils (positions), see `Example`
+<folder>/examples.npz       "rows": float32 (example, layer, head, key): attention from the query (mean over its
+                            pieces); keys past a prompt's last token are NaN
+<folder>/result.json        answer, method, notes, excluded
+<folder>/manifest.json      written last: its presence means the folder is complete
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from probe.data.texts import Dataset
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt to show: its tokens as text, and the positions that were measured.
+
+    tokens: each token's own characters of the prompt (special tokens by their name); joined, they give the prompt
+    back, spaces included.
+    """
+
+    item: str
+    cluster: str
+    tokens: tuple[str, ...]
+    query: tuple[int, ...]
+    target: tuple[int, ...]
+    foils: tuple[tuple[int, ...], ...]
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A study's outcome: everything a report shows.
+
+    answer: the question's answer in one sentence with its number and interval.
+    method: paragraphs that say how it was measured. notes: caveats, in full sentences.
+    excluded: phenomenon -> reason -> number of items left out.
+    rows: float32 (example, layer, head, key), as in `examples.npz`. data: the data sets that were measured, for the
+    manifest.
+    """
+
+    answer: str
+    heads: pd.DataFrame
+    rivals: pd.DataFrame
+    examples: tuple[Example, ...]
+    rows: npt.NDArray[np.float32]
+    method: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    excluded: dict[str, dict[str, int]] = field(default_factory=dict)
+    data: tuple[Dataset, ...] = ()
+
+    def write(self, folder: Path) -> list[str]:
+        """Write every file but the manifest into `folder`, which exists; returns the file names."""
+        self.heads.to_parquet(folder / "heads.parquet", index=False)
+        self.rivals.to_parquet(folder / "rivals.parquet", index=False)
+        np.savez_compressed(folder / "examples.npz", rows=self.rows)
+        examples = json.dumps([asdict(e) for e in self.examples], ensure_ascii=False, indent=1)
+        (folder / "examples.json").write_text(examples, encoding="utf-8")
+        result = {
+            "answer": self.answer,
+            "method": self.method,
+            "notes": self.notes,
+            "excluded": self.excluded,
+        }
+        (folder / "result.json").write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
+        return ["heads.parquet", "rivals.parquet", "examples.npz", "examples.json", "result.json"]

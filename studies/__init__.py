@@ -1,0 +1,1 @@
+"""The studies that ship with probe: one file, one question each."""

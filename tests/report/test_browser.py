@@ -1,0 +1,241 @@
+"""The page in a real browser: offline, from disk, with mouse, keyboard, and without script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probe.report import write_index, write_report
+from probe.report.folder import read_results
+from probe.runner.results import Example
+
+CHROMIUM = Path("/usr/bin/chromium")
+Make = Callable[..., Path]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium at {CHROMIUM} (Debian: apt install chromium)"),
+]
+
+
+@dataclass
+class Visit:
+    """An open page and what it did that it must not do."""
+
+    page: Any
+    wrong: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND"]
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=arguments)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
+    visits: list[tuple[Any, Visit]] = []
+
+    def open_page(path: Path, fragment: str = "", **options: Any) -> Visit:
+        context = browser.new_context(offline=True, **{"viewport": {"width": 1280, "height": 900}, **options})
+        page = context.new_page()
+        opened = Visit(page)
+        visits.append((context, opened))
+        page.on("console", lambda m: opened.wrong.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda e: opened.wrong.append(str(e)))
+        page.on(
+            "request",
+            lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else opened.wrong.append(r.url),
+        )
+        page.on("dialog", lambda d: (opened.wrong.append("dialog"), d.dismiss()))
+        page.goto(path.as_uri() + fragment)
+        return opened
+
+    yield open_page
+    for context, opened in visits:
+        context.close()
+        assert opened.wrong == []
+
+
+def settled(page: Any) -> None:
+    """Wait until the attention is decoded: the first token's title follows the head."""
+    page.wait_for_function("document.documentElement.classList.contains('js')")
+    page.wait_for_timeout(60)
+
+
+def sums(page: Any, number: int) -> dict[str, float]:
+    shown = page.locator(".example").nth(number).locator("[data-sum]")
+    pairs = shown.evaluate_all("all => all.map(s => [s.dataset.sum, s.textContent.replace('≈ ', '')])")
+    return {name: float(value) for name, value in pairs}
+
+
+def cell(page: Any, layer: int, head: int) -> Any:
+    return page.locator(f'.map button[title^="layer {layer}, head {head}:"]')
+
+
+def test_clicking_a_head_shows_its_numbers_and_prompts(big: Path, visit: Callable[..., Visit]) -> None:
+    results = read_results(big)
+    page = visit(big / "report.html").page
+    for layer, head in ((4, 3), (29, 8), (0, 5)):
+        cell(page, layer, head).click()
+        assert page.evaluate("location.hash") == f"#head={layer}.{head}&phenomenon=coreference"
+        assert page.locator("#head-title").text_content() == f"Head {layer}.{head}"
+        assert page.locator('[data-show="where"]').text_content().endswith(f"→ key-value head {head // 3}")
+        settled(page)
+        index = layer * 9 + head
+        for number, phenomenon in enumerate(results.phenomena):
+            shown = page.locator(f'[data-column="{number}"][data-field="value"]').text_content()
+            assert float(shown) == pytest.approx(phenomenon.numbers["value"][index], abs=5e-4)
+        for number, example in enumerate(results.examples[:6]):
+            row = results.rows[number, layer, head].astype(np.float64)
+            shown = sums(page, number)
+            # 0.004 for each quantised token and 0.005 for the printed digits
+            on_target = row[list(example.target)].sum()
+            assert shown["target"] == pytest.approx(on_target, abs=0.009 * len(example.target))
+            assert shown["first"] == pytest.approx(row[0], abs=0.009)
+            for i, foil in enumerate(example.foils):
+                assert shown[f"foil-{i}"] == pytest.approx(row[list(foil)].sum(), abs=0.009 * len(foil))
+            strip = page.locator(".example").nth(number).locator(".strip .tok")
+            titles = strip.evaluate_all("tokens => tokens.map(t => t.title.replace('≈ ', ''))")
+            # 0.004 for the quantised token and 0.0005 for the printed digits
+            np.testing.assert_allclose(np.array(titles, float), row[: len(titles)], atol=0.0045)
+
+
+def test_the_map_has_layers_along_and_heads_down(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html").page
+    box = {at: cell(page, *at).bounding_box() for at in ((0, 0), (2, 1), (3, 1), (2, 2))}
+    assert box[2, 1]["y"] == box[3, 1]["y"] < box[2, 2]["y"]
+    assert box[0, 0]["x"] < box[2, 1]["x"] == box[2, 2]["x"] < box[3, 1]["x"]
+    column = page.locator(".map .layer").nth(2).bounding_box()
+    assert column["x"] == pytest.approx(box[2, 1]["x"], abs=1)
+    assert page.locator(".map button.passed").count() == 3
+    assert "passed" in cell(page, 2, 1).get_attribute("class")
+
+
+def test_back_and_a_shared_link_restore_the_state(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html", "#head=7.2&phenomenon=previous%20token&metric=entropy").page
+    assert page.locator("#head-title").text_content() == "Head 7.2"
+    assert page.locator("#phenomenon").input_value() == "1"
+    assert page.locator("#scale-label").text_content() == "entropy of the attention row (nats)"
+    cell(page, 3, 3).click()
+    page.locator("#metric").select_option("mass")
+    assert page.evaluate("location.hash") == "#head=3.3&phenomenon=previous%20token&metric=mass"
+    page.go_back()
+    page.go_back()
+    page.wait_for_function("document.getElementById('head-title').textContent === 'Head 7.2'")
+    page.goto((big / "report.html").as_uri() + "#head=99.99&phenomenon=nothing&metric=none")
+    page.wait_for_function("document.getElementById('head-title').textContent === 'Head 2.1'")
+
+
+def test_headline_links_lead_to_the_prompts_of_their_head(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html").page
+    link = page.locator(".verdicts a").nth(2)
+    name = link.text_content()
+    link.click()
+    assert page.locator("#head-title").text_content() == f"Head {name}"
+    assert page.evaluate("document.activeElement.id") == "head-title"
+    assert page.evaluate("document.getElementById('head').getBoundingClientRect().top") < 100
+
+
+def test_tables_sort_and_the_best_passed_head_is_first(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html").page
+    table = page.locator("table.sortable").first
+    first = table.locator("tbody tr").first
+    assert "2.1" in first.text_content()
+    assert "pass" in first.text_content()
+    header = table.locator("thead th").nth(2)
+
+    def column() -> list[float]:
+        return [float(text) for text in table.locator("tbody tr td:nth-child(3)").all_text_contents()]
+
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    assert column() == sorted(column(), reverse=True)
+    header.locator("button").press("Enter")
+    assert header.get_attribute("aria-sort") == "ascending"
+    assert column() == sorted(column())
+    table.locator("thead th").nth(9).locator("button").click()
+    assert table.locator("tbody tr td:nth-child(10)").all_text_contents()[-1] == "–"
+    table.locator("thead th").first.locator("button").click()
+    heads = [tuple(map(int, text.split("."))) for text in table.locator("tbody th").all_text_contents()]
+    assert heads == sorted(heads)
+
+
+def test_everything_works_by_keyboard(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html").page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    cell(page, 2, 1).focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    assert page.locator("#readout").text_content().startswith("layer 4, head 2:")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+    assert outline == "3px"
+    page.keyboard.press("Enter")
+    assert page.locator("#head-title").text_content() == "Head 4.2"
+    assert page.locator(".map button[tabindex='0']").count() == 1
+
+
+def test_narrow_pages_do_not_scroll_sideways(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html", viewport={"width": 400, "height": 800}).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert cell(page, 2, 1).bounding_box()["y"] > cell(page, 1, 1).bounding_box()["y"]
+
+
+def test_dark_scheme_is_dark_and_legible(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html", color_scheme="dark").page
+    settled(page)
+    style = "getComputedStyle(document.body)"
+    ink, paper = (luminance(page.evaluate(f"{style}.{name}")) for name in ("color", "backgroundColor"))
+    assert (ink + 0.05) / (paper + 0.05) > 7
+    assert page.screenshot()[:4] == b"\x89PNG"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2) of an "rgb(r, g, b)" colour."""
+    channels = np.array([int(c) for c in re.findall(r"\d+", colour)[:3]]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_without_script_figures_tables_and_prompts_remain(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html", java_script_enabled=False).page
+    assert page.locator("figure img").first.is_visible()
+    assert page.locator("figure img").count() == 3
+    assert page.locator(".verdicts").is_visible()
+    assert page.locator("table.sortable").first.is_visible()
+    assert page.locator(".example").first.is_visible()
+    assert not page.locator("#controls").is_visible()
+    assert "≈ 0.9" in page.locator(".example").nth(1).locator("[data-sum=target]").text_content()
+    page.locator("summary").last.click()
+    assert page.locator("details").last.locator("tbody tr").count() == 270
+
+
+def test_hostile_tokens_do_nothing(
+    make_folder: Make, hostile_example: Example, tmp_path: Path, visit: Callable[..., Visit]
+) -> None:
+    made = make_folder(tmp_path / "run", 4, 4, 1, examples=[hostile_example])
+    page = visit(write_report(made), viewport={"width": 400, "height": 800}).page
+    settled(page)
+    shown = page.locator(".strip .tok").all_text_contents()
+    assert shown[1:6] == ["</script>", '"><img src=x onerror=alert(1)>', "{{x}}", "&lt;", "nul␀l"]
+    assert page.locator(".strip bdi").all_text_contents() == ["مرحبا", "بك"]
+    assert page.locator(".strip img").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_the_index_shows_the_maps_of_its_reports(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(write_index(big.parent.parent)).page
+    page.wait_for_function("document.images[0].complete")
+    assert page.evaluate("document.images[0].naturalWidth") == 1200
+    page.locator("article a").click()
+    assert page.locator("h1").text_content() == "Which heads look from a pronoun to its antecedent?"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from probe.errors import ProbeError, UnknownName
+from probe.errors import ProbeError, SpanError, UnknownName
 
 if TYPE_CHECKING:
     from probe.runner.registry import Study
@@ -22,10 +22,10 @@ app = typer.Typer(
 )
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-OUT = Path("reports")
+REPORTS = Path("reports")
 
 Models = Annotated[list[str] | None, typer.Option("--model", "-m", help="Name, folder or hub id; repeat for more.")]
-Out = Annotated[Path, typer.Option(help="Folder for results and reports.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for results; default reports/quick, or reports if full.")]
 Data = Annotated[Path | None, typer.Option(help="A data file of yours, where the study reads one.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="A study's parameter, as name=value; repeat for more.")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Seed of the split; repeat for more.")]
@@ -71,7 +71,7 @@ def run(
     profile: Annotated[str, typer.Option(help="quick: a sample of the data; full: all of it.")] = "quick",
     seed: Seeds = None,
     data: Data = None,
-    out: Out = OUT,
+    out: Out = None,
     set_: Sets = None,
 ) -> None:
     """Run studies, keep their results, and write their reports. What is already there is not computed again."""
@@ -79,28 +79,34 @@ def run(
 
     params = dict(_parameter(s) for s in set_ or ())
     chosen = [find_study(name) for name in dict.fromkeys(studies)]
+    seeds = list(dict.fromkeys(seed or [0]))
     for study in chosen:
-        study.check({"profile": profile, "data": data, **params})
+        for number in seeds:
+            study.check(profile=profile, seed=number, data=data, params=params)
+    out = out or (REPORTS if profile == "full" else REPORTS / "quick")
     failures = 0
-    for study in chosen:
-        for name in model or study.models:
-            for number in seed or [0]:
-                failures += not _run_one(study, name, out, profile, number, data, params)
+    try:
+        for study in chosen:
+            for name in dict.fromkeys(model or study.models):
+                for number in seeds:
+                    failures += not _run_one(study, name, out, profile, number, data, params)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; what was finished is kept, and the same command goes on from there.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     _index(out)
     raise typer.Exit(FAILED if failures else DONE)
 
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A results folder, or a folder of them.")] = OUT,
+    folder: Annotated[Path, typer.Argument(help="A results folder, or a folder of them.")] = REPORTS,
 ) -> None:
     """Write the pages of results that are there, and the index over them, without running anything."""
     from probe.errors import ResultsError
     from probe.report.page import write_report
+    from probe.runner.manifest import finished
 
-    cells = (
-        [folder] if (folder / "manifest.json").is_file() else sorted(p.parent for p in folder.glob("*/*/manifest.json"))
-    )
+    cells = [folder] if (folder / "manifest.json").is_file() else finished(folder)
     if not cells:
         raise ResultsError(
             f"{folder} holds no finished results (<study>/<model>/manifest.json). Run one: probe run coreference"
@@ -126,7 +132,11 @@ def attend(
     from probe.subject import load
 
     subject = load(model)
-    found = word_attention(subject, text, query, occurrence=occurrence)
+    try:
+        found = word_attention(subject, text, query, occurrence=occurrence)
+    except SpanError as error:
+        hint = " Say which with --occurrence." if "which one" in str(error) else ""
+        raise SpanError(f"{error}{hint}") from error
     if not found.words:
         typer.echo(f"{query!r} has no other word to look at in {model}.")
         return
@@ -184,8 +194,9 @@ def _run_one(
 
 def _index(out: Path) -> None:
     from probe.report.index import write_index
+    from probe.runner.manifest import finished
 
-    if any(out.glob("*/*/manifest.json")):
+    if finished(out):
         typer.echo(write_index(out))
 
 
@@ -222,6 +233,3 @@ def main() -> None:
     except ProbeError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; what was finished is kept.", err=True)
-        sys.exit(INTERRUPTED)

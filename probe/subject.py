@@ -28,7 +28,7 @@ from probe.models.loading import load_model
 from probe.sites import KEY_SITES, check_indices, check_sites
 from probe.targets import Targets
 from probe.tokens.binding import bind
-from probe.tokens.encoding import Encoded, encode, known_words
+from probe.tokens.encoding import Encoded, encode, unknown_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -144,7 +144,7 @@ class Subject:
     def encode(self, text: str) -> Encoded:
         """Tokenize one prompt. Raises PromptError if it is empty, too long, or in words the model does not know."""
         encoded = encode(self.tokenizer, text, self.max_positions)
-        if self.language != "english" and (unknown := known_words(self.tokenizer, [text])):
+        if self.language != "english" and (unknown := unknown_words(self.tokenizer, [text])):
             words = ", ".join(repr(w) for w in sorted(unknown))
             raise PromptError(
                 f"{self.name} reads its own {self.language} language and does not know {words}. "

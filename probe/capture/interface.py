@@ -53,6 +53,8 @@ class Call:
 
 
 class Listener(Protocol):
+    """Whoever wants to be told of attention calls, in the modules it says it hears."""
+
     def hears(self, module: nn.Module) -> bool: ...
     def attended(self, call: Call) -> None: ...
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from probe.errors import SpanError
+from probe.errors import DataError, SpanError
 
 
 @dataclass(frozen=True, order=True)
@@ -36,7 +38,7 @@ class Span:
                 places = ", ".join(map(str, starts))
                 raise SpanError(
                     f"{words!r} is in the text {len(starts)} times (at characters {places}); "
-                    f"say which with occurrence=0 to {len(starts) - 1}: {text!r}"
+                    f"say which one (occurrence 0 to {len(starts) - 1}): {text!r}"
                 )
             occurrence = 0
         if not 0 <= occurrence < len(starts):
@@ -45,6 +47,39 @@ class Span:
 
     def text(self, whole: str) -> str:
         return whole[self.start : self.end]
+
+
+def words(text: str) -> list[Span]:
+    """The words of a text: runs of letters, digits and their marks (with inner apostrophes); any other character that
+    is not a space, and any character of a script written without spaces, is a word of its own.
+    """
+    found: list[Span] = []
+    for at, char in enumerate(text):
+        if char.isspace():
+            continue
+        last = found[-1] if found and found[-1].end == at else None
+        before = text[at - 1] if last else ""
+        after = text[at + 1] if at + 1 < len(text) else ""
+        apostrophe = char in "'’" and _in_word(before) and after[:1].isalpha()
+        joined = last is not None and (
+            (_in_word(char) and (_in_word(before) or (before in "'’" and len(last.text(text)) > 1)))
+            or unicodedata.category(char)[0] == "M"
+            or apostrophe
+        )
+        if joined and last is not None:
+            found[-1] = Span(last.start, at + 1)
+        else:
+            found.append(Span(at, at + 1))
+    return found
+
+
+# Scripts written without spaces: Thai, Lao, Burmese, Khmer, kana and ideographs.
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+
+
+def _in_word(char: str) -> bool:
+    """Whether a word goes on through this character."""
+    return bool(char) and unicodedata.category(char)[0] in "LNM" and not _UNSPACED.match(char)
 
 
 @dataclass(frozen=True)
@@ -90,7 +125,7 @@ class Dataset:
     """Texts of one phenomenon, with the statistic that measures it and the rivals a head must beat.
 
     rule: for phenomena that need no labels, the position each token is expected to look at; their items are
-    plain `Text`. None: every item is `Labelled`.
+    plain `Text`. None: every item is `Labelled`. Raises DataError if two items have one name.
     """
 
     name: str
@@ -101,6 +136,11 @@ class Dataset:
     source: str
     licence: str
     rule: Literal["previous", "first"] | None = None
+
+    def __post_init__(self) -> None:
+        twice = [name for name, n in Counter(i.item for i in self.items).items() if n > 1]
+        if twice:
+            raise DataError(f"{self.name}: the item name {twice[0]!r} is there more than once; names must be unique.")
 
     @property
     def hash(self) -> str:
@@ -120,11 +160,4 @@ def _starts(text: str, words: str) -> list[int]:
 
 
 def _whole_word(text: str, start: int, end: int) -> bool:
-    before = text[start - 1] if start else " "
-    after = text[end] if end < len(text) else " "
-    return not (_joins(before) and _joins(text[start])) and not (_joins(after) and _joins(text[end - 1]))
-
-
-def _joins(char: str) -> bool:
-    """Whether a word can go on through this character; scripts written without spaces (category Lo) have no such."""
-    return char.isalnum() and unicodedata.category(char) != "Lo"
+    return not any(word.start < edge < word.end for word in words(text) for edge in (start, end))

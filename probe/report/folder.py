@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from probe.errors import ResultsError
 from probe.runner.manifest import Manifest
-from probe.runner.results import Example
+from probe.runner.results import FILES, Example
 from probe.sites import kv_head
 
-FILES = ("heads.parquet", "rivals.parquet", "examples.npz", "examples.json", "result.json")
 NUMBERS = (
     "value", "low", "high", "chance", "mass", "mass_chance", "first_mass", "entropy", "entropy_max",
     "word_accuracy", "best_rival_value", "random_max", "selection_value", "p", "p_holm", "q",

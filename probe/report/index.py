@@ -12,6 +12,7 @@ from probe.errors import ResultsError
 from probe.report import page
 from probe.report.folder import read_results
 from probe.report.numbers import count
+from probe.runner.manifest import finished
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ def write_index(root: Path) -> Path:
     `root` cannot be written.
     """
     root = Path(root)
-    # a runner's unfinished folders have names that start with a dot
-    folders = sorted(p.parent for p in root.glob("[!.]*/[!.]*/manifest.json"))
+    folders = finished(root)
     if not folders:
         raise ResultsError(f"no results below {root}: expected {root}/<study>/<run>/manifest.json.")
     entries = sorted((_entry(root, folder) for folder in folders), key=lambda e: (e.study, e.model, e.date))

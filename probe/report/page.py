@@ -131,4 +131,5 @@ def script_hash(script: str) -> str:
 
 
 def data_uri(image: bytes) -> str:
+    """A PNG as a data: address, so that the page holds its own figures."""
     return "data:image/png;base64," + base64.b64encode(image).decode("ascii")

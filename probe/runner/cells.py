@@ -1,13 +1,13 @@
 """Running studies: one cell for each (study, model, seed, parameters), kept on disk, never computed twice.
 
 A cell is a folder <out>/<study>/<model>[+seed=1...], written to a temporary folder beside it and moved into place
-when it is complete. Its key is the hash of everything that can change the numbers: a cell with the same key and
-intact files is taken as it is; one with another key is replaced.
+when it is complete. Its key is the hash of everything that can change the numbers. A cell with the same key and
+intact files is taken as it is; one whose code, weights or versions have changed is computed again in its place; one
+of another profile or data file, or a folder that holds anything else, is never replaced.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 import time
@@ -17,23 +17,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from filelock import FileLock
 
 from probe.errors import ResultsError
-from probe.runner.manifest import DataInfo, Manifest, command_of, git_state, inputs_of, key_of, sha256
+from probe.models.loading import NAMES
+from probe.runner.manifest import DataInfo, Inputs, Manifest, command_of, git_state, inputs_of, key_of, sha256
+from probe.runner.results import FILES
 
 if TYPE_CHECKING:
     from probe.runner.registry import Study
     from probe.runner.results import Result
     from probe.subject import Subject
 
-OLD, NEW = ".old-", ".new-"
+OURS = {*FILES, "manifest.json", "report.html", "figures"}  # a folder with nothing else in it may be replaced
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One finished cell. reused: whether it was there already. why: what was wrong with the one found, if any."""
+    """One finished cell. reused: whether it was there already. why: why it was computed."""
 
     folder: Path
     manifest: Manifest
@@ -55,68 +58,127 @@ def run_cell(
 ) -> Cell:
     """Compute one cell, or take it from `out` if it is there, whole and made from the same inputs.
 
-    model: the name the subject was loaded by. say: told what is happening, in a line.
-    Raises ResultsError if `out` cannot be written, and whatever the study raises; nothing finished is lost.
+    model: the name the subject was loaded by. params: the study's own parameters, as text. say: told what is
+    happening, in a line.
+    Raises ResultsError if `out` cannot be written or holds something that must not be replaced, and whatever the
+    study raises; nothing finished is lost.
     """
     params = dict(sorted((params or {}).items()))
-    study.check({"profile": profile, "seed": seed, "data": data, **params})
+    study.check(profile=profile, seed=seed, data=data, params=params)
     inputs = inputs_of(study, subject, profile=profile, seed=seed, data=data, params=params)
-    folder = out / study.name / cell_name(subject.name, seed=seed, params=params)
-    with _writing(folder):
-        _restore(folder)
-        why = _stale(folder, key_of(inputs))
+    folder = out / study.name / cell_name(subject, seed=seed, params=params)
+    with _locked(folder):
+        with _writing(folder):
+            _restore(folder)
+        why = _stale(folder, inputs)
         if why is None:
             return Cell(folder, Manifest.read(folder), reused=True)
         say(f"{study.name} on {subject.name}: {why}")
         began, clock = datetime.now(UTC), time.monotonic()
         extra = {name: _parsed(value) for name, value in params.items()}
         result = study.function(subject, profile=profile, seed=seed, data=data, **extra)
-        fresh = Path(tempfile.mkdtemp(prefix=f"{NEW}{folder.name}-", dir=folder.parent))
-        try:
-            manifest = Manifest(
-                **inputs.model_dump(),
-                key=key_of(inputs),
-                question=study.question,
-                data=_data(result),
-                command=command_of(study.name, model, profile=profile, seed=seed, data=data, params=params),
-                outputs={name: sha256(fresh / name) for name in result.write(fresh)},
-                git=git_state(),
-                times={
-                    "started": began.isoformat(timespec="seconds"),
-                    "seconds": round(time.monotonic() - clock, 1),
-                },
-            )
-            manifest.write(fresh)
-            fresh.chmod(0o755)
-            _swap(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        times: dict[str, float | str] = {
+            "started": began.isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - clock, 1),
+        }
+        command = command_of(study.name, model, profile=profile, seed=seed, data=data, params=params)
+        with _writing(folder):
+            manifest = _write(result, inputs, study.question, command, times, folder)
         return Cell(folder, manifest, reused=False, why=why)
 
 
-def cell_name(model: str, *, seed: int, params: dict[str, str]) -> str:
-    """The cell's folder: the model, and whatever is not the default."""
-    parts = [model, *([f"seed={seed}"] if seed else []), *(f"{k}={v}" for k, v in params.items())]
-    return re.sub(r"[^\w.=+-]", "_", "+".join(parts)).lstrip(".") or "_"
+def cell_name(subject: Subject, *, seed: int, params: dict[str, str]) -> str:
+    """The cell's folder: the model, and whatever is not the default, so that different cells never share one.
+
+    A model that is not one of probe's own is told apart by its weights: folders and hub ids may share a last name.
+    """
+    name = subject.name if subject.name in NAMES else f"{subject.name}-{subject.weights_hash[:8]}"
+    parts = [_safe(name), *([f"seed={seed}"] if seed else []), *(f"{_safe(k)}={_safe(v)}" for k, v in params.items())]
+    return "+".join(parts)
 
 
-def _stale(folder: Path, key: str) -> str | None:
-    """Why the cell has to be computed; None if it stands as it is."""
+def _safe(text: str) -> str:
+    """The text as part of a file name: percent-encoded, a leading dot too, which would hide the folder."""
+    encoded = "".join(c if c.isalnum() or c in "-_. ,()[]" else quote(c, safe="") for c in text)
+    return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded
+
+
+def _stale(folder: Path, inputs: Inputs) -> str | None:
+    """Why the cell has to be computed; None if it stands as it is. Raises ResultsError if it must not be replaced."""
     if not folder.exists():
         return "computing"
+    foreign = sorted({p.name for p in folder.iterdir()} - OURS) if folder.is_dir() else [folder.name]
+    if foreign:
+        raise ResultsError(f"{folder} holds {foreign[0]!r}, which is not a result of probe. Choose another --out.")
     try:
         manifest = Manifest.read(folder)
         manifest.read_outputs(folder)
     except ResultsError as error:
         return f"computing again: {error}"
-    if manifest.key != key:
-        return "computing again: the result found there was made from other inputs (weights, data, code or versions)"
-    return None
+    for name in ("profile", "data_file"):
+        if getattr(manifest, name) != getattr(inputs, name):
+            raise ResultsError(
+                f"{folder} holds a finished result of another {name.replace('_', ' ')} ({getattr(manifest, name)}, "
+                f"not {getattr(inputs, name)}), which is not replaced. Choose another --out, or remove it."
+            )
+    if manifest.key == key_of(inputs):
+        return None
+    changed = [name for name in Inputs.model_fields if getattr(manifest, name) != getattr(inputs, name)]
+    return f"computing again: the result found there was made with another {', '.join(changed)}"
+
+
+def _write(
+    result: Result, inputs: Inputs, question: str, command: str, times: dict[str, float | str], folder: Path
+) -> Manifest:
+    """Write a cell beside its place and move it there; returns its manifest."""
+    fresh = Path(tempfile.mkdtemp(prefix=_new(folder), dir=folder.parent))
+    try:
+        fresh.chmod(0o755)
+        manifest = Manifest(
+            **inputs.model_dump(),
+            key=key_of(inputs),
+            question=question,
+            data=tuple(
+                DataInfo(name=d.name, source=d.source, licence=d.licence, sha256=d.hash, n_items=len(d.items))
+                for d in result.data
+            ),
+            command=command,
+            outputs={name: sha256(fresh / name) for name in result.write(fresh)},
+            git=git_state(),
+            times=times,
+        )
+        manifest.write(fresh)
+        old = _old(folder)
+        if folder.exists():
+            folder.rename(old)
+        fresh.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return manifest
+
+
+def _new(folder: Path) -> str:
+    return f".new~{folder.name}~"  # a tilde ends the name: cell names are percent-encoded and have none
+
+
+def _old(folder: Path) -> Path:
+    return folder.parent / f".old~{folder.name}~"
+
+
+def _restore(folder: Path) -> None:
+    """After a run that was killed: bring back a cell caught between its two renames, drop half-written ones."""
+    old = _old(folder)
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    unfinished = [p for p in folder.parent.iterdir() if p.name.startswith(_new(folder))]
+    for left in (old, *unfinished):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Hold the cell against other runners; turns what the file system says into a ResultsError."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the cell against other runners. Raises ResultsError if its place cannot be written."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.parent / f".{folder.name}.lock")
@@ -125,34 +187,17 @@ def _writing(folder: Path) -> Iterator[None]:
         raise ResultsError(f"results cannot be written to {folder.parent}: {error}. Choose another --out.") from error
     try:
         yield
-    except OSError as error:
-        raise ResultsError(f"the result of {folder} could not be written: {error}") from error
     finally:
         lock.release()
 
 
-def _swap(fresh: Path, folder: Path) -> None:
-    old = folder.parent / f"{OLD}{folder.name}"
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _restore(folder: Path) -> None:
-    """After a run that was killed: bring back a cell caught between its two renames, drop half-written ones."""
-    old = folder.parent / f"{OLD}{folder.name}"
-    if old.exists() and not folder.exists():
-        old.rename(folder)
-    for left in (old, *folder.parent.glob(f"{NEW}{folder.name}-*")):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def _data(result: Result) -> tuple[DataInfo, ...]:
-    return tuple(
-        DataInfo(name=d.name, source=d.source, licence=d.licence, sha256=d.hash, n_items=len(d.items))
-        for d in result.data
-    )
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turns what the file system says into a ResultsError."""
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(f"the result of {folder} could not be written: {error}") from error
 
 
 def _parsed(text: str) -> int | float | str:

@@ -40,6 +40,8 @@ class _Strict(BaseModel):
 
 
 class ModelInfo(_Strict):
+    """The model that was measured, down to the hash of its weights."""
+
     name: str
     family: str
     weights_sha256: str
@@ -54,6 +56,8 @@ class ModelInfo(_Strict):
 
 
 class DataInfo(_Strict):
+    """One data set that was measured."""
+
     name: str
     source: str
     licence: str
@@ -62,6 +66,8 @@ class DataInfo(_Strict):
 
 
 class Git(_Strict):
+    """The checkout the code ran from. dirty: whether its code had uncommitted changes."""
+
     commit: str
     dirty: bool
 
@@ -83,7 +89,8 @@ class Inputs(_Strict):
 
 def key_of(inputs: Inputs) -> str:
     """SHA-256 of the canonical JSON of a cell's inputs: equal keys, equal numbers."""
-    text = json.dumps(inputs.model_dump(), sort_keys=True, separators=(",", ":"))
+    fields = {name: value for name, value in inputs.model_dump().items() if name in Inputs.model_fields}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -119,6 +126,8 @@ class Manifest(Inputs):
             raise ResultsError(f"{path} is not a manifest of probe: {field}: {first['msg']}") from error
         if manifest.schema_version != SCHEMA:
             raise ResultsError(f"{path} has schema {manifest.schema_version}; this version reads schema {SCHEMA}.")
+        if manifest.key != key_of(manifest):
+            raise ResultsError(f"{path} was edited after it was written: its key does not fit its fields.")
         return manifest
 
     def write(self, folder: Path) -> None:
@@ -131,13 +140,13 @@ class Manifest(Inputs):
         for name, expected in self.outputs.items():
             path = folder / name
             if Path(name).name != name or not path.is_file():
-                raise ResultsError(f"{path} is missing, but the manifest lists it: run the study again.")
+                raise ResultsError(f"{path} is missing, but the manifest lists it.")
             contents[name] = path.read_bytes()
             found = hashlib.sha256(contents[name]).hexdigest()
             if found != expected:
                 raise ResultsError(
                     f"{path} is not the file the run wrote: its SHA-256 is {found[:12]}…, the manifest says "
-                    f"{expected[:12]}…. Run the study again."
+                    f"{expected[:12]}…."
                 )
         return contents
 
@@ -175,7 +184,13 @@ def inputs_of(
     )
 
 
+def finished(root: Path) -> list[Path]:
+    """The folders of finished results below `root`, <study>/<model>; a runner's unfinished ones begin with a dot."""
+    return sorted(p.parent for p in root.glob("[!.]*/[!.]*/manifest.json"))
+
+
 def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

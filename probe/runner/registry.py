@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from probe.runner.results import Result
 
 PROFILES = ("quick", "full")
+RESERVED = ("profile", "seed", "data")  # every study takes these; they have options of their own
 _studies: dict[str, Study] = {}
 
 
@@ -41,18 +42,22 @@ class Study:
     def source(self) -> Path:
         return Path(inspect.getsourcefile(self.function) or "")
 
-    def check(self, parameters: dict[str, Any]) -> None:
+    def check(self, *, profile: str, seed: int, data: Path | None, params: Mapping[str, Any]) -> None:
         """Raises UnknownName for a parameter the study does not take, ProbeError for a missing or wrong value."""
         allowed = [n for n, p in inspect.signature(self.function).parameters.items() if p.kind is p.KEYWORD_ONLY]
-        for name in parameters:
+        for name in params:
+            if name in RESERVED:
+                raise ProbeError(f"{name} is not set as a parameter: give --{name}.")
             if name not in allowed:
-                raise UnknownName.of(f"parameter of {self.name}", name, allowed)
-        if parameters.get("profile", "quick") not in PROFILES:
-            raise UnknownName.of("profile", parameters["profile"], PROFILES)
-        data = parameters.get("data")
+                own = [n for n in allowed if n not in RESERVED]
+                raise UnknownName.of(f"parameter of {self.name}", name, own)
+        if profile not in PROFILES:
+            raise UnknownName.of("profile", profile, PROFILES)
+        if seed < 0:
+            raise ProbeError(f"the seed {seed} is negative: seeds are whole numbers from 0.")
         if self.needs_data and data is None:
             raise ProbeError(f"{self.name} reads a data file of yours: give it with --data PATH.")
-        if data is not None and not Path(data).is_file():
+        if data is not None and not data.is_file():
             raise ProbeError(f"the data file {data} does not exist.")
 
 

@@ -21,6 +21,8 @@ import pandas as pd
 
 from probe.data.texts import Dataset
 
+FILES = ("heads.parquet", "rivals.parquet", "examples.npz", "examples.json", "result.json")
+
 
 @dataclass(frozen=True)
 class Example:
@@ -74,4 +76,4 @@ class Result:
             "excluded": self.excluded,
         }
         (folder / "result.json").write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
-        return ["heads.parquet", "rivals.parquet", "examples.npz", "examples.json", "result.json"]
+        return list(FILES)

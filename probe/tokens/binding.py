@@ -56,10 +56,11 @@ def _labelled(
             raise _NotMeasurable("a candidate follows the query, where a causal model cannot look")
         if item.cue is not None and item.cue.start > item.query.start:
             raise _NotMeasurable("the deciding words follow the query, where a causal model cannot look")
+    answer = _answer(prompt, item.question, encode) if item.question else None
+    read = len(prompt) if answer is None else answer.read_at + 1
     swapped = None
     if item.pair in items and item.pair in encoded:
-        swapped = _aligned(prompt, row, items[item.pair], encoded[item.pair])
-    answer = _answer(prompt, item.question, encode) if item.question else None
+        swapped = _aligned(item, prompt, items[item.pair], encoded[item.pair], read)
     return Unit(
         item.item,
         item.cluster,
@@ -93,15 +94,20 @@ def _direction(row: Row) -> Direction:
     return "after" if all(c[0] > row.query[-1] for c in candidates) else "both"
 
 
-def _aligned(prompt: Encoded, row: Row, other: Labelled, pair: Encoded) -> Positions | None:
-    """The pair's ids if it has the same tokens but for the cue, and its target is a foil here."""
+def _aligned(item: Labelled, prompt: Encoded, other: Labelled, pair: Encoded, read: int) -> Positions | None:
+    """The pair's ids if, over the first `read` tokens, it differs in the deciding word alone and its target is a foil
+    here; else None.
+    """
     if len(pair) != len(prompt):
         return None
     try:
-        theirs = _row(other, pair)
-    except _NotMeasurable:
+        ours, theirs = _row(item, prompt), _row(other, pair)
+        cue, their_cue = prompt.positions(item.cue or item.query), pair.positions(other.cue or other.query)
+    except (_NotMeasurable, SpanError):
         return None
-    return pair.ids if theirs.query == row.query and theirs.target in row.foils else None
+    differing = {p for p in range(read) if prompt.ids[p] != pair.ids[p]}
+    fits = ours.query == theirs.query and theirs.target in ours.foils and cue == their_cue and differing <= set(cue)
+    return pair.ids if fits else None
 
 
 def _answer(prompt: Encoded, question: Question, encode: Encode) -> Answer | None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probe.data.texts import Span
+from probe.data.texts import Span, words
 from probe.errors import PromptError, SpanError, UnsupportedModel
 from probe.targets import Positions
-
-# A run of letters and digits (with inner apostrophes), one ideograph, or one punctuation mark.
-WORD = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]|[^\W\u3400-\u9fff\uf900-\ufaff]+(?:['’][^\W\d_]+)*|[^\w\s]|_")
 
 
 @dataclass(frozen=True)
@@ -33,15 +29,15 @@ class Encoded:
     @property
     def words(self) -> tuple[Positions, ...]:
         """The positions of each word's tokens; a token that holds two words belongs to the first."""
-        bounds = [m.span() for m in WORD.finditer(self.text)]
+        bounds = words(self.text)
         found: dict[int, list[int]] = {}
         at = 0
         for position, span in enumerate(self.spans):
             if span is None:
                 continue
-            while at < len(bounds) and bounds[at][1] <= span.start:
+            while at < len(bounds) and bounds[at].end <= span.start:
                 at += 1
-            if at < len(bounds) and bounds[at][0] < max(span.end, span.start + 1):
+            if at < len(bounds) and bounds[at].start < max(span.end, span.start + 1):
                 found.setdefault(at, []).append(position)
         return tuple(tuple(found[w]) for w in sorted(found))
 
@@ -87,6 +83,13 @@ def encode(tokenizer: Any, text: str, max_positions: int | None = None) -> Encod
         raise PromptError(f"a prompt is a text (str), not {type(text).__name__}: {text!r}")
     if not text.strip():
         raise PromptError(f"the prompt is empty: {text!r}. Give at least one word.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"the prompt holds {text[error.start]!r} at character {error.start}, which is half of a character and no "
+            "text; it usually comes from bytes that are not UTF-8."
+        ) from error
     if not getattr(tokenizer, "is_fast", False):
         raise UnsupportedModel(
             f"{type(tokenizer).__name__} gives no character offsets, so words cannot be placed on tokens; "
@@ -104,18 +107,18 @@ def encode(tokenizer: Any, text: str, max_positions: int | None = None) -> Encod
         None if special else _stripped(text, *offsets)
         for offsets, special in zip(made["offset_mapping"], made["special_tokens_mask"], strict=True)
     )
+    if not any(spans):
+        raise PromptError(f"the tokenizer leaves nothing of the prompt {text!r}. Give at least one word it can read.")
     return Encoded(text, ids, spans, names)
 
 
-def known_words(tokenizer: Any, texts: Sequence[str]) -> set[str]:
-    """The words of `texts` that the tokenizer has no token for."""
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    if unknown is None:
-        return set()
+def unknown_words(tokenizer: Any, texts: Sequence[str]) -> set[str]:
+    """The words of `texts` that the tokenizer has no token for, or only a special one."""
+    special = set(tokenizer.all_special_ids)
     found = set()
     for text in texts:
         encoded = encode(tokenizer, text)
-        found |= {s.text(text) for s, i in zip(encoded.spans, encoded.ids, strict=True) if s and i == unknown}
+        found |= {s.text(text) for s, i in zip(encoded.spans, encoded.ids, strict=True) if s and i in special}
     return found
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from probe.report import write_report
+from probe.runner.manifest import Inputs
 from probe.runner.results import Example, Result
 
 SENTENCES = (
@@ -219,8 +220,16 @@ def make(
     record["outputs"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
     if change is not None:
         change(record)
+    if "key" in record:
+        record["key"] = key_of_fields(record)
     (folder / "manifest.json").write_text(json.dumps(record), encoding="utf-8")
     return folder
+
+
+def key_of_fields(record: dict[str, Any]) -> str:
+    """The key a runner would give this manifest: the hash of the canonical JSON of its inputs."""
+    inputs = {name: record.get(name) for name in Inputs.model_fields}
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_escaped(result: Result, folder: Path) -> list[str]:

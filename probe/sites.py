@@ -5,7 +5,11 @@
 | `q`, `k`                  | batch pos head d_head | after the projection and any QK-norm, before rotary    |
 | `rot_q`, `rot_k`          | batch pos head d_head | as they meet in the dot product; q, k without rotary   |
 | `v`, `z`                  | batch pos head d_head | values; attention-weighted values of each query head   |
+| `scores`                  | batch head query key  | after scale, mask and softcap, before softmax          |
 | `pattern`                 | batch head query key  | attention weights after softmax                        |
+| `result`                  | batch pos head d_model | each head's part of the output projection, bias left out |
+| `attn_out`, `mlp_out`     | batch pos d_model     | what each half of the block writes, before a post-norm |
+| `embed`                   | batch pos d_model     | token embedding alone; has no layer                    |
 | `resid_pre`, `resid_mid`  | batch pos d_model     | residual stream before attention, before the MLP       |
 | `resid_post`              | batch pos d_model     | residual stream after the block                        |
 | `logits`                  | batch pos vocab       | the model's output; has no layer                       |
@@ -20,14 +24,16 @@ from typing import NamedTuple
 
 from probe.errors import OutOfRange, UnknownName
 
-ATTENTION_SITES = ("q", "k", "v", "rot_q", "rot_k", "pattern", "z")
-RESIDUAL_SITES = ("resid_pre", "resid_mid", "resid_post")
-SITES = (*ATTENTION_SITES, *RESIDUAL_SITES, "logits")
+ATTENTION_SITES = ("q", "k", "v", "rot_q", "rot_k", "scores", "pattern", "z", "result")
+STREAM_SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+WHOLE_SITES = ("embed", "logits")  # these have no layer
+SITES = (*ATTENTION_SITES, *STREAM_SITES, *WHOLE_SITES)
+SQUARE_SITES = ("scores", "pattern")  # batch head query key; every other site has positions second
 KEY_SITES = ("k", "rot_k", "v")  # their positions are keys: a choice of query rows leaves them whole
 
 
 class Site(NamedTuple):
-    """A place to read: its name and its layer (None for `logits`)."""
+    """A place to read: its name and its layer (None for `embed` and `logits`)."""
 
     name: str
     layer: int | None = None

@@ -25,7 +25,7 @@ from probe.capture.capture import Capture
 from probe.errors import CaptureError, OutOfRange, ProbeError, PromptError
 from probe.models.gpt import GPT
 from probe.models.loading import load_model
-from probe.sites import KEY_SITES, check_indices, check_sites
+from probe.sites import KEY_SITES, SQUARE_SITES, check_indices, check_sites
 from probe.targets import Targets
 from probe.tokens.binding import bind
 from probe.tokens.encoding import Encoded, encode, unknown_words
@@ -64,8 +64,9 @@ def load(
 class Run:
     """What `Subject.run` captured. Positions count each prompt's real tokens from 0.
 
-    `run[site, layer]` and `run["logits"]` are tensors with the shapes of `probe.sites`; shorter prompts are filled
-    up with NaN, as are missing rows. prompts: the encoded texts, in order. rows: the query positions kept, or None.
+    `run[site, layer]`, `run["embed"]` and `run["logits"]` are tensors with the shapes of `probe.sites`; shorter
+    prompts are filled up with NaN, as are missing rows. prompts: the encoded texts, in order. rows: the query
+    positions kept, or None.
     """
 
     prompts: tuple[Encoded, ...]
@@ -192,7 +193,9 @@ class Subject:
             for site in seen.expected():
                 tensor = seen[site.name if site.layer is None else (site.name, site.layer)]
                 aligned = _align(tensor, site.name, batch, longest, chosen)
-                if any(not torch.isfinite(t).all() for t in _real(aligned, site.name, batch, chosen)):
+                # Masked scores may be minus infinity by right.
+                wrong = torch.isnan if site.name == "scores" else lambda t: ~torch.isfinite(t)
+                if any(wrong(t).any() for t in _real(aligned, site.name, batch, chosen)):
                     raise CaptureError(f"{site} of {self.name} holds NaN or infinite values.")
                 parts.setdefault((site.name, site.layer), []).append(aligned)
         return Run(prompts, chosen, {key: torch.cat(tensors) for key, tensors in parts.items()})
@@ -276,7 +279,7 @@ def _align(tensor: Tensor, site: str, batch: Batch, longest: int, rows: Sequence
     """Shift each prompt to position 0 and fill what is not real with NaN, up to `longest` tokens or rows."""
     most = longest if rows is None else max(map(len, rows))
     shape = list(tensor.shape)
-    if site == "pattern":
+    if site in SQUARE_SITES:
         shape[2], shape[3] = most, longest
     else:
         shape[1] = longest if site in KEY_SITES else most
@@ -284,7 +287,7 @@ def _align(tensor: Tensor, site: str, batch: Batch, longest: int, rows: Sequence
     for b, (i, n, s) in enumerate(zip(batch.indices, batch.lengths, batch.shift, strict=True)):
         queries = slice(s, s + n) if rows is None else slice(0, len(rows[i]))
         size = n if rows is None else len(rows[i])
-        if site == "pattern":
+        if site in SQUARE_SITES:
             full[b, :, :size, :n] = tensor[b, :, queries, s : s + n]
         elif site in KEY_SITES:
             full[b, :n] = tensor[b, s : s + n]
@@ -296,7 +299,7 @@ def _align(tensor: Tensor, site: str, batch: Batch, longest: int, rows: Sequence
 def _real(aligned: Tensor, site: str, batch: Batch, rows: Sequence[Sequence[int]] | None) -> Iterator[Tensor]:
     for b, (i, n) in enumerate(zip(batch.indices, batch.lengths, strict=True)):
         size = n if rows is None else len(rows[i])
-        if site == "pattern":
+        if site in SQUARE_SITES:
             yield aligned[b, :, :size, :n]
         else:
             yield aligned[b, : n if site in KEY_SITES else size]

@@ -217,7 +217,8 @@ def test_other_families_of_the_same_build_are_read_too() -> None:
     for cls, config, has_mid in cases:
         torch.manual_seed(0)
         model = cls(config).eval()
-        sites = ["pattern", "q", "k", "z", "resid_pre", "resid_post", *(["resid_mid"] if has_mid else [])]
+        sites = ["scores", "pattern", "q", "k", "z", "result", "attn_out", "resid_pre", "resid_post"]
+        sites += ["resid_mid"] if has_mid else []
         with torch.no_grad():
             plain = model(ids)[0]
             with probe.Capture(model, sites) as seen:
@@ -227,6 +228,10 @@ def test_other_families_of_the_same_build_are_read_too() -> None:
         assert torch.equal(plain, captured), cls
         for layer, pattern in enumerate(expected):
             assert (seen["pattern", layer] - pattern).abs().max() <= 1e-6, (cls, layer)
+            assert (seen["scores", layer].softmax(-1) - pattern).abs().max() <= 1e-6, (cls, layer)
+            bias = seen.anatomy.projects[layer].bias
+            total = seen["result", layer].sum(2) + (0 if bias is None else bias)
+            assert torch.allclose(total, seen["attn_out", layer], atol=1e-6), (cls, layer)
         if not has_mid:
             with pytest.raises(UnsupportedModel, match="has no resid_mid that probe can find"):
                 probe.Capture(model, "resid_mid")

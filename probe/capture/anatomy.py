@@ -15,6 +15,7 @@ class Kind:
     """One way of laying out a transformer, as attribute paths.
 
     blocks: the list of blocks, in the backbone. attention: in a block, the module that calls the attention function.
+    project: in a block, the output projection of attention. mlp: in a block, the module that ends the MLP half.
     mid: in a block, the module at whose input or output the residual stream stands between attention and MLP; None
     where it is not known. never: attributes of a block that rule this kind out, though the paths exist.
     """
@@ -22,21 +23,31 @@ class Kind:
     name: str
     blocks: str
     attention: str
+    project: str
+    mlp: str
     mid: tuple[str, Literal["input", "output"]] | None
     never: tuple[str, ...] = ()
 
 
 KINDS = (
-    Kind("tiny", "blocks", "attention", ("norm_mlp", "input")),
-    # Gemma-2 and 3 norm what attention writes before adding it: the stream between the halves enters the next norm.
-    Kind("gemma", "layers", "self_attn", ("pre_feedforward_layernorm", "input")),
+    Kind("tiny", "blocks", "attention", "attention.out", "mlp", ("norm_mlp", "input")),
+    # Gemma-2 and 3 norm what attention writes before adding it: between the halves the stream enters the next norm.
+    Kind("gemma", "layers", "self_attn", "self_attn.o_proj", "mlp", ("pre_feedforward_layernorm", "input")),
     # Llama, Mistral, Qwen, Phi-3, SmolLM: pre-norm, one half after the other.
-    Kind("llama", "layers", "self_attn", ("post_attention_layernorm", "input"), ("post_feedforward_layernorm",)),
+    Kind(
+        "llama",
+        "layers",
+        "self_attn",
+        "self_attn.o_proj",
+        "mlp",
+        ("post_attention_layernorm", "input"),
+        never=("post_feedforward_layernorm",),
+    ),
     # BERT, RoBERTa, ELECTRA: post-norm; the stream between the halves is what the attention module returns.
-    Kind("bert", "encoder.layer", "attention.self", ("attention", "output")),
-    Kind("gpt2", "h", "attn", ("ln_2", "input"), ("crossattention",)),
+    Kind("bert", "encoder.layer", "attention.self", "attention.output.dense", "output.dense", ("attention", "output")),
+    Kind("gpt2", "h", "attn", "attn.c_proj", "mlp", ("ln_2", "input"), never=("crossattention",)),
     # Same places, another order of norms (OLMo-2) or both halves in parallel (Cohere): everything but resid_mid.
-    Kind("decoder", "layers", "self_attn", None),
+    Kind("decoder", "layers", "self_attn", "self_attn.o_proj", "mlp", None),
 )
 
 
@@ -44,7 +55,8 @@ KINDS = (
 class Anatomy:
     """A model's parts and sizes, as found by `dissect`.
 
-    backbone: the model without its language-model head. blocks, attentions: one module a layer, in order.
+    backbone: the model without its language-model head. embedding: the token embedding. blocks, attentions, projects
+    (output projections of attention), mlps: one module a layer, in order.
     mid: the module at which `resid_mid` stands in each layer, and on which side; None where it cannot be had.
     has_logits: whether the model has a language-model head. has_rotary: whether its configuration names rotary
     embeddings. is_causal: whether a token sees only what precedes it.
@@ -54,8 +66,11 @@ class Anatomy:
     kind: str
     model: nn.Module
     backbone: nn.Module
+    embedding: nn.Module
     blocks: tuple[nn.Module, ...]
     attentions: tuple[nn.Module, ...]
+    projects: tuple[nn.Module, ...]
+    mlps: tuple[nn.Module, ...]
     mid: tuple[tuple[nn.Module, Literal["input", "output"]], ...] | None
     n_heads: int
     n_kv_heads: int
@@ -85,13 +100,22 @@ def dissect(model: nn.Module) -> Anatomy:
     attentions = tuple(_at(b, kind.attention) for b in blocks)
     sizes = _sizes(model, backbone, attentions[0])
     mid = tuple((_at(b, kind.mid[0]), kind.mid[1]) for b in blocks) if kind.mid else None
-    return Anatomy(kind.name, model, backbone, blocks, attentions, mid, **sizes)
+    projects, mlps = (tuple(_at(b, path) for b in blocks) for path in (kind.project, kind.mlp))
+    embedding = _embedding(backbone)
+    return Anatomy(kind.name, model, backbone, embedding, blocks, attentions, projects, mlps, mid, **sizes)
 
 
 def _backbone(model: nn.Module) -> nn.Module:
     inner = getattr(model, "base_model", model)
     decoder = getattr(inner, "language_model", None)
     return decoder if isinstance(decoder, nn.Module) else inner
+
+
+def _embedding(backbone: Any) -> nn.Module:
+    embedding: nn.Module = (
+        backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else backbone.embed
+    )
+    return embedding
 
 
 def _fits(backbone: nn.Module, kind: Kind) -> bool:
@@ -101,7 +125,7 @@ def _fits(backbone: nn.Module, kind: Kind) -> bool:
     return (
         isinstance(blocks, nn.ModuleList)
         and len(blocks) > 0
-        and all(_has(b, kind.attention) for b in blocks)
+        and all(_has(b, path) for b in blocks for path in (kind.attention, kind.project, kind.mlp))
         and all(kind.mid is None or _has(b, kind.mid[0]) for b in blocks)
         and not any(hasattr(b, name) for b in blocks for name in kind.never)
     )

@@ -18,9 +18,18 @@ from torch import Tensor, nn
 
 from probe.capture.anatomy import Anatomy, dissect
 from probe.capture.interface import Call, listening
-from probe.capture.patterns import pattern_rows, take
+from probe.capture.patterns import attention_rows, take
 from probe.errors import CaptureError, UnknownName, UnsupportedModel
-from probe.sites import ATTENTION_SITES, KEY_SITES, Site, check_indices, check_sites, kv_head
+from probe.sites import (
+    ATTENTION_SITES,
+    KEY_SITES,
+    SQUARE_SITES,
+    WHOLE_SITES,
+    Site,
+    check_indices,
+    check_sites,
+    kv_head,
+)
 
 
 class Capture:
@@ -32,8 +41,9 @@ class Capture:
     (batch, row) tensor; every site but `k`, `rot_k`, `v` keeps these positions only. Positions here are those of the
     tensors given to the model, padding included; `Subject.run` counts real tokens instead.
 
-    `capture[site, layer]` is the tensor, `capture["logits"]` the logits, `capture.visible[layer]` the keys each
-    pattern row may see. Tensors are references into the forward pass: do not write into them.
+    `capture[site, layer]` is the tensor; `capture["logits"]` and `capture["embed"]` have no layer;
+    `capture.visible[layer]` says which keys each row of `scores` and `pattern` may see. Tensors are references into
+    the forward pass: do not write into them.
     Raises UnknownName, OutOfRange, UnsupportedModel at once; CaptureError where an expected site was not seen, was
     seen twice, or was overwritten by the model.
     """
@@ -106,9 +116,8 @@ class Capture:
 
     def expected(self) -> list[Site]:
         """Every site this capture is to see."""
-        names = [s for s in self.sites if s != "logits"]
-        tail = [Site("logits")] if "logits" in self.sites else []
-        return [Site(name, layer) for name in names for layer in self.layers] + tail
+        layered = [Site(name, layer) for name in self.sites if name not in WHOLE_SITES for layer in self.layers]
+        return layered + [Site(name) for name in self.sites if name in WHOLE_SITES]
 
     def __getitem__(self, site: str | tuple[str, int]) -> Tensor:
         name, layer = (site, None) if isinstance(site, str) else site
@@ -133,12 +142,18 @@ class Capture:
         self._rotated = self._rotated or call.before_rotary[0] is not call.query
         heads_first = {"rot_q": call.query, "rot_k": call.key, "v": call.value}
         heads_first["q"], heads_first["k"] = call.before_rotary  # type: ignore[assignment]
+        if not set(SQUARE_SITES).isdisjoint(self.sites):
+            rows = attention_rows(call, self._rows_for(call.query))
+            self.visible[layer] = rows.visible
+            for name in SQUARE_SITES:
+                if name in self.sites:
+                    whole: Tensor = getattr(rows, name)
+                    self._keep(Site(name, layer), whole if self._all_heads else whole[:, list(self.heads)])
         for name in self.sites:
             if name == "z":
                 self._keep(Site(name, layer), self._choose(name, call.output))
-            elif name == "pattern":
-                pattern, self.visible[layer] = pattern_rows(call, self._rows_for(call.query))
-                self._keep(Site(name, layer), pattern if self._all_heads else pattern[:, list(self.heads)])
+            elif name == "result":
+                self._keep(Site(name, layer), self._result(layer, self._choose_rows(call.output)))
             elif name in heads_first:
                 if heads_first[name] is None:
                     raise UnsupportedModel(
@@ -146,6 +161,21 @@ class Capture:
                         f"could not be followed. Ask for rot_{name}."
                     )
                 self._keep(Site(name, layer), self._choose(name, heads_first[name].transpose(1, 2)))
+
+    def _result(self, layer: int, z: Tensor) -> Tensor:
+        """What each chosen head alone adds to the output projection: the projection itself run on one head's z.
+
+        Runs the module's own forward, past its hooks, so any kind of projection (transposed, quantised, with an
+        adapter) gives its own numbers; its bias is the answer to zeros, and is taken off.
+        """
+        project = self.anatomy.projects[layer].forward
+        bias = project(torch.zeros_like(z[:1, :1]).flatten(2))
+        parts = []
+        for head in self.heads:
+            alone = torch.zeros_like(z)
+            alone[:, :, head] = z[:, :, head]
+            parts.append(project(alone.flatten(2)) - bias)
+        return torch.stack(parts, 2)
 
     def _choose(self, name: str, tensor: Tensor) -> Tensor:
         """The chosen heads and rows of a (batch, pos, head, d_head) tensor."""
@@ -179,6 +209,12 @@ class Capture:
             if "resid_mid" in self.sites and self.anatomy.mid is not None:
                 module, side = self.anatomy.mid[layer]
                 yield (self._before if side == "input" else self._after)(module, Site("resid_mid", layer))
+            if "attn_out" in self.sites:
+                yield self._after(self.anatomy.projects[layer], Site("attn_out", layer))
+            if "mlp_out" in self.sites:
+                yield self._after(self.anatomy.mlps[layer], Site("mlp_out", layer))
+        if "embed" in self.sites:
+            yield self._after(self.anatomy.embedding, Site("embed"))
         if "logits" in self.sites:
             yield self._after(self.anatomy.model, Site("logits"))
 

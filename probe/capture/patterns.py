@@ -2,13 +2,13 @@
 
 For the query rows asked for, that function is called on those rows of the query and the mask: O(rows x keys) memory,
 whatever implementation the model runs with. Its dropout's output is the pattern (`pattern @ values` is wrong for
-some types, and hooking the softmax is wrong for models with attention sinks).
+some types, and hooking the softmax is wrong for models with attention sinks); the sum with the mask is the scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +21,19 @@ from probe.errors import CaptureError, UnsupportedModel
 READABLE = ("eager", "sdpa", "fused")  # implementations whose mask argument we know how to read
 
 
-def pattern_rows(call: Call, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The pattern of the query positions `rows` (batch, row), or of all, and which keys each row may see.
+class Rows(NamedTuple):
+    """Attention rows. scores, pattern: (batch, head, row, key). visible: bool (batch or 1, 1 or head, row, key), the
+    keys that each row may see.
+    """
 
-    Returns the pattern (batch, head, row, key) and visible, bool (batch or 1, 1 or head, row, key).
+    scores: Tensor
+    pattern: Tensor
+    visible: Tensor
+
+
+def attention_rows(call: Call, rows: Tensor | None) -> Rows:
+    """The attention rows of the query positions `rows` (batch, row), or of all.
+
     Raises UnsupportedModel for implementations whose masks cannot be read, and for models in training mode with
     attention dropout, where a pattern read after the fact would be another draw.
     """
@@ -37,29 +46,38 @@ def pattern_rows(call: Call, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         raise UnsupportedModel("the model is in training mode with attention dropout: call model.eval() first.")
     query = call.query if rows is None else take(call.query, rows, 2)
     mask, visible = _mask_rows(call, rows)
-    with _DropoutOutput() as seen:
+    with _Watch(mask) as seen:
         result = call.own_eager(call.module, query, call.key, call.value, mask, **call.kwargs)
-    pattern = seen.output if seen.output is not None else result[1]
-    if pattern is None:
-        raise CaptureError(f"the eager attention of {type(call.module).__name__} returned no pattern.")
-    return pattern, visible
+    pattern = seen.dropped if seen.dropped is not None else result[1]
+    scores = seen.masked if seen.masked is not None else seen.softmaxed
+    if pattern is None or scores is None:
+        raise CaptureError(f"the eager attention of {type(call.module).__name__} showed no softmax over the keys.")
+    return Rows(scores[..., : call.key.shape[2]], pattern, visible)
 
 
-class _DropoutOutput(TorchFunctionMode):
-    """Notes what the dropout inside an eager attention function returned."""
+class _Watch(TorchFunctionMode):
+    """Notes, inside an eager attention function, what the mask's addition and the dropout returned, and what the
+    softmax was given.
+    """
 
-    output: Tensor | None = None
+    def __init__(self, mask: Tensor | None) -> None:
+        super().__init__()
+        self.mask = mask
+        self.masked: Tensor | None = None
+        self.softmaxed: Tensor | None = None
+        self.dropped: Tensor | None = None
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
         if func is F.dropout:
-            self.output = result
+            self.dropped = result
+        elif name == "softmax":
+            self.softmaxed = args[0]
+        elif name in ("add", "__add__") and self.mask is not None and any(a is self.mask for a in args):
+            self.masked = result
         return result
 
 

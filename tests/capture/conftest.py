@@ -22,7 +22,10 @@ SYNTHETIC = [
     "the dog met the cats .",
     "the cat did not reach the shelf late in the evening of the first day because it was too high : shelf .",
 ]
-SITES = ["q", "k", "v", "rot_q", "rot_k", "pattern", "z", "resid_pre", "resid_mid", "resid_post"]
+SITES = [
+    *("q", "k", "v", "rot_q", "rot_k", "scores", "pattern", "z", "result"),
+    *("embed", "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"),
+]
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,66 @@ def test_the_residual_stream_adds_up(case: Case) -> None:
         assert torch.equal(again, post)
 
 
+def test_each_half_of_a_block_writes_what_its_sites_say(case: Case) -> None:
+    with Capture(case.subject.model, ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]) as seen:
+        output(case, case.inputs("right", case.texts[:1]))
+    for layer, block in enumerate(case.subject.anatomy.blocks):
+        pre, attn, mid, mlp, post = (
+            seen[s, layer] for s in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+        )
+        if case.subject.anatomy.kind == "bert":
+            with torch.no_grad():
+                assert torch.equal(block.attention.output.LayerNorm(attn + pre), mid)
+                assert torch.equal(block.output.LayerNorm(mlp + mid), post)
+        else:
+            assert torch.equal(pre + attn, mid)
+            assert torch.equal(mid + mlp, post)
+
+
+def test_the_heads_results_and_the_bias_add_up_to_attn_out(case: Case) -> None:
+    """Trap 12, for the last layer too."""
+    with Capture(case.subject.model, ["result", "attn_out", "z"]) as seen:
+        output(case, case.inputs("right", case.texts[:1]))
+    for layer in (0, case.subject.n_layers - 1):
+        project = case.subject.anatomy.projects[layer]
+        bias = 0 if project.bias is None else project.bias
+        total = seen["result", layer].sum(2) + bias
+        scale = seen["attn_out", layer].abs().max()
+        assert (total - seen["attn_out", layer]).abs().max() <= 1e-5 * scale
+        head, d = case.subject.n_heads - 1, case.subject.d_head
+        by_hand = seen["z", layer][:, :, head] @ project.weight[:, head * d :].T
+        assert (seen["result", layer][:, :, head] - by_hand).abs().max() <= 1e-5 * scale
+
+
+def test_the_softmax_of_the_scores_is_the_pattern_and_masked_cells_are_told(case: Case) -> None:
+    inputs = case.inputs("left")
+    real = inputs["attention_mask"].bool()
+    with Capture(case.subject.model, ["scores", "pattern", "rot_q", "rot_k"]) as seen:
+        output(case, inputs)
+    s, layer = case.subject, case.subject.n_layers - 1
+    scores, pattern = seen["scores", layer], seen["pattern", layer]
+    assert (scores.softmax(-1) - pattern).abs().amax((1, 3))[real].max() <= 1e-6
+    visible = seen.visible[layer].expand_as(scores)
+    masked = ~visible & real[:, None, :, None]
+    assert masked.any()
+    assert (pattern[masked] == 0).all()
+    head = s.n_heads - 1
+    k = seen["rot_k", layer][:, :, kv_head(head, s.n_heads, s.n_kv_heads)]
+    dots = seen["rot_q", layer][:, :, head] @ k.transpose(1, 2) / s.d_head**0.5
+    wanted = visible[:, head] & real[:, :, None]
+    assert (dots - scores[:, head])[wanted].abs().max() <= 1e-4
+
+
+def test_embed_is_the_embedding_of_the_tokens_alone(case: Case) -> None:
+    inputs = case.inputs("right", case.texts[:1])
+    with Capture(case.subject.model, ["embed", "resid_pre"], rows=[1, 2]) as seen:
+        output(case, inputs)
+    with torch.no_grad():
+        expected = case.subject.anatomy.embedding.weight[inputs["input_ids"][:, [1, 2]]]
+    assert torch.equal(seen["embed"], expected)
+    assert torch.equal(seen["embed"], seen["resid_pre", 0]) == (case.subject.anatomy.kind == "llama")
+
+
 def test_two_captures_at_once_read_the_same_and_end_apart(case: Case) -> None:
     inputs = case.inputs("right")
     with Capture(case.subject.model, "pattern", layers=-1) as outer:

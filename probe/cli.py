@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from probe.data.texts import Span, words
 from probe.errors import ProbeError, SpanError, UnknownName
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from probe.runner.registry import Study
 
 app = typer.Typer(
@@ -109,12 +113,19 @@ def report(
     cells = [folder] if (folder / "manifest.json").is_file() else finished(folder)
     if not cells:
         raise ResultsError(
-            f"{folder} holds no finished results (<study>/<model>/manifest.json). Run one: probe run coreference"
+            f"{folder} holds no finished results (<study>/<model>/manifest.json). Quick runs write to "
+            f"{REPORTS / 'quick'}: probe run coreference"
         )
+    broken = 0
     for cell in cells:
-        typer.echo(write_report(cell))
+        try:
+            typer.echo(write_report(cell))
+        except ResultsError as error:
+            typer.echo(f"error: {error}", err=True)
+            broken += 1
     if folder not in cells:
         _index(folder)
+    raise typer.Exit(FAILED if broken else DONE)
 
 
 @app.command()
@@ -128,36 +139,48 @@ def attend(
     top: Annotated[int, typer.Option(min=1, help="Words shown in each row.")] = 5,
 ) -> None:
     """Show the words that one word looks at most."""
+    try:
+        if text.strip():
+            Span.of(text, query, occurrence)  # told before a model is loaded
+    except SpanError as error:
+        raise SpanError(f"{error}{_hint(text, query, str(error))}") from error
     from probe.scores.words import word_attention
     from probe.subject import load
 
     subject = load(model)
-    try:
-        found = word_attention(subject, text, query, occurrence=occurrence)
-    except SpanError as error:
-        hint = " Say which with --occurrence." if "which one" in str(error) else ""
-        raise SpanError(f"{error}{hint}") from error
+    found = word_attention(subject, text, query, occurrence=occurrence)
     if not found.words:
         typer.echo(f"{query!r} has no other word to look at in {model}.")
         return
     # The first token collects attention that has nowhere to go (a sink); hardest means hardest at any other word.
     ranked = found.mass[..., found.first_word :] if found.mass.shape[-1] > found.first_word else found.mass
     hardest = [divmod(int(i), subject.n_heads) for i in ranked.amax(-1).flatten().argsort(descending=True)[:8]]
-    views = [
-        ("mean of all heads", found.mass.mean((0, 1)), found.special.mean()),
-        (f"mean of last layer ({subject.n_layers - 1})", found.mass[-1].mean(0), found.special[-1].mean()),
-        *((f"head {layer}.{head}", found.mass[layer, head], found.special[layer, head]) for layer, head in hardest),
+    parts = (found.mass, found.special, found.itself)  # (layer, head, word), (layer, head), (layer, head)
+    last = subject.n_layers - 1
+    views: list[tuple[str, list[Tensor]]] = [
+        ("mean of all heads", [part.mean((0, 1)) for part in parts]),
+        (f"mean of last layer ({last})", [part[-1].mean(0) for part in parts]),
+        *((f"head {layer}.{head}", [part[layer, head] for part in parts]) for layer, head in hardest),
     ]
-    rows = []
-    for name, mass, special in views:
+    rows: list[tuple[str, ...]] = []
+    for name, (mass, special, itself) in views:
         order = mass.argsort(descending=True)[:top]
-        rows.append((name, "  ".join(f"{found.words[i]} {mass[i]:.2f}" for i in order), f"{special:.2f}"))
+        listed = "  ".join(f"{found.words[i]} {mass[i]:.2f}" for i in order)
+        rows.append((name, listed, f"{special:.2f}", f"{itself:.2f}"))
     typer.echo(f"{subject.name}, from {query!r} in: {text}")
-    _table(("heads", "most attended words", "special tokens"), rows)
     if found.first_word:
         typer.echo(f"{found.words[0]!r} holds the first token, where idle heads rest: heads are ranked by other words.")
+    _table(("layer.head", "most attended words", "special tokens", "itself"), rows)
     if subject.is_causal:
         typer.echo(f"A causal model: {query!r} sees only the words before it.")
+
+
+def _hint(text: str, query: str, error: str) -> str:
+    """What to try where a word was not found, or found twice."""
+    if "which one" in error:
+        return ". Give --occurrence."
+    alike = [w.text(text) for w in words(text) if w.text(text).lower() == query.lower()]
+    return f". Did you mean {alike[0]!r}?" if alike else ""
 
 
 def _run_one(
@@ -189,6 +212,7 @@ def _run_one(
         say(f"error: {study.name} on {model}: {error}")
         return False
     typer.echo(f"{page} ({'already there' if cell.reused else str(cell.manifest.times['seconds']) + ' s'})")
+    typer.echo(f"    {json.loads((cell.folder / 'result.json').read_bytes())['answer']}")
     return True
 
 
@@ -197,7 +221,7 @@ def _index(out: Path) -> None:
     from probe.runner.manifest import finished
 
     if finished(out):
-        typer.echo(write_index(out))
+        typer.echo(f"{write_index(out)} (open this in a browser)")
 
 
 def _parameter(text: str) -> tuple[str, str]:

@@ -6,8 +6,9 @@ are what is resampled and sign-flipped.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,9 @@ class ByCluster(NamedTuple):
     counts: Array
 
     @property
-    def means(self) -> Array:
-        """Each cluster's mean, (..., cluster)."""
-        return self.sums / self.counts
+    def weighted(self) -> Array:
+        """Each cluster's share of the overall mean, (..., cluster), scaled so that their plain mean is `overall`."""
+        return np.asarray(self.sums / self.counts.mean())
 
     @property
     def overall(self) -> Array:
@@ -46,20 +47,34 @@ def by_cluster(values: Array, clusters: Sequence[str]) -> ByCluster:
 def interval(grouped: ByCluster, *, seed: int, level: float = 0.95, resamples: int = 2000) -> tuple[Array, Array]:
     """BCa bootstrap interval of the overall mean, resampling clusters (Efron 1987); two arrays of shape (...).
 
-    Where every cluster has the same mean there is nothing to resample. At 0 or 1 (all wrong, all right) the interval
-    is then Clopper-Pearson's with one trial a cluster, elsewhere the point itself.
+    Coverage is nearer 91% than 95% with 20 clusters or fewer. Where every cluster has the same mean there is nothing to
+    resample: at 0 or 1 (all wrong, all right) the interval is then Clopper-Pearson's with one trial a cluster,
+    elsewhere the point itself.
     """
     sums, counts = grouped
     flat = sums.reshape(-1, sums.shape[-1])
-    low = np.empty(len(flat))
-    high = np.empty(len(flat))
+    low = np.full(len(flat), np.nan)
+    high = np.full(len(flat), np.nan)
     means = flat / counts
     constant = np.ptp(means, axis=-1) < 1e-12
     for row in np.flatnonzero(constant):
         low[row], high[row] = _constant_interval(float(means[row, 0]), len(counts), level)
-    if (~constant).any():
+    # BCa has no answer where leaving out any one cluster changes nothing: there the percentile interval stands in.
+    methods: tuple[Literal["BCa", "percentile"], ...] = ("BCa", "percentile")
+    for method in methods:
+        left = np.isnan(low)
+        if left.any():
+            low[left], high[left] = _bootstrap(flat[left], counts, method, seed, level, resamples)
+    return low.reshape(sums.shape[:-1]), high.reshape(sums.shape[:-1])
+
+
+def _bootstrap(
+    sums: Array, counts: Array, method: Literal["BCa", "percentile"], seed: int, level: float, resamples: int
+) -> tuple[Array, Array]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         found = stats.bootstrap(
-            (flat[~constant], np.broadcast_to(counts, flat[~constant].shape)),
+            (sums, np.broadcast_to(counts, sums.shape)),
             lambda s, c, axis: s.sum(axis) / c.sum(axis),
             paired=True,
             vectorized=True,
@@ -67,15 +82,16 @@ def interval(grouped: ByCluster, *, seed: int, level: float = 0.95, resamples: i
             n_resamples=resamples,
             batch=50,
             confidence_level=level,
+            method=method,
             rng=np.random.default_rng(seed),
         ).confidence_interval
-        low[~constant], high[~constant] = found.low, found.high
-    return low.reshape(sums.shape[:-1]), high.reshape(sums.shape[:-1])
+    return np.asarray(found.low), np.asarray(found.high)
 
 
 def sign_flip(differences: Array, *, seed: int, resamples: int = 9999) -> Array:
     """One-sided p that the mean of cluster differences (..., cluster) is above zero, by flipping their signs.
 
+    differences: `ByCluster.weighted`, so that what is tested is the difference of the values that are printed.
     Exact where there are few clusters; with R random flips the smallest p is 1 / (R + 1).
     """
     found = stats.permutation_test(
@@ -103,6 +119,12 @@ def t_test(differences: Array) -> Array:
     if (~constant).any():
         p[~constant] = stats.ttest_1samp(differences[~constant], 0.0, axis=-1, alternative="greater").pvalue
     return np.asarray(p)
+
+
+def smallest_p(n_clusters: int, n_tests: int, resamples: int = 9999) -> float:
+    """The smallest Holm-corrected p that `sign_flip` can give the best of `n_tests`: what no effect can beat."""
+    exact = 0.5**n_clusters if 2**n_clusters <= resamples else 0.0
+    return min(1.0, n_tests * max(exact, 1 / (resamples + 1)))
 
 
 def holm(p: Array) -> Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from probe.capture.anatomy import Anatomy, dissect
 from probe.capture.capture import Capture
-from probe.errors import CaptureError, OutOfRange, ProbeError, PromptError
+from probe.errors import CaptureError, OutOfRange, ProbeError, PromptError, UnsupportedModel
 from probe.models.gpt import GPT
 from probe.models.loading import load_model
 from probe.sites import KEY_SITES, SQUARE_SITES, check_indices, check_sites
@@ -55,12 +56,14 @@ def load(
     if isinstance(source, str | Path):
         loaded = load_model(source, attention=attention, dtype=dtype)
         return Subject(loaded.model, tokenizer or loaded.tokenizer, name or loaded.name, loaded.language)
+    if not isinstance(source, torch.nn.Module):
+        raise ProbeError(f"a model is a name, a folder, a hub id or a torch module, not {type(source).__name__}.")
     if tokenizer is None:
         raise ProbeError(f"a model object ({type(source).__name__}) needs its tokenizer: probe.load(model, tokenizer)")
     return Subject(source, tokenizer, name or type(source).__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """What `Subject.run` captured. Positions count each prompt's real tokens from 0.
 
@@ -72,6 +75,14 @@ class Run:
     prompts: tuple[Encoded, ...]
     rows: tuple[tuple[int, ...], ...] | None
     values: dict[tuple[str, int | None], Tensor]
+
+    def __repr__(self) -> str:
+        """What is there, not its thousands of numbers."""
+        layers: dict[str, list[int]] = {}
+        for name, layer in self.values:
+            layers.setdefault(name, []).extend([] if layer is None else [layer])
+        sites = ", ".join(f"{n} (layers {min(ls)} to {max(ls)})" if ls else n for n, ls in layers.items())
+        return f"Run({len(self.prompts)} prompts, {sites})"
 
     def __getitem__(self, site: str | tuple[str, int]) -> Tensor:
         key = (site, None) if isinstance(site, str) else site
@@ -102,13 +113,26 @@ class Subject:
         self.name = name
         self.language = language
         self.n_layers, self.n_heads = self.anatomy.n_layers, self.anatomy.n_heads
-        self.n_kv_heads, self.d_model, self.d_head = (
-            self.anatomy.n_kv_heads,
-            self.anatomy.d_model,
-            self.anatomy.d_head,
-        )
-        self.is_causal, self.has_logits = self.anatomy.is_causal, self.anatomy.has_logits
-        self.max_positions = self.anatomy.max_positions
+        self.n_kv_heads, self.d_model = self.anatomy.n_kv_heads, self.anatomy.d_model
+        self.has_logits, self.max_positions = self.anatomy.has_logits, self.anatomy.max_positions
+        if not getattr(tokenizer, "is_fast", False):
+            raise UnsupportedModel(
+                f"{type(tokenizer).__name__} gives no character offsets, so words cannot be placed on tokens; "
+                "load a fast tokenizer (one with a tokenizer.json)."
+            )
+        self.is_causal, self.d_head = self._look()
+
+    def _look(self) -> tuple[bool, int]:
+        """One short pass: whether a token sees only what precedes it, and the width of a head.
+
+        Raises UnsupportedModel if a layer's attention cannot be read, so that it fails here and not in mid-study.
+        """
+        try:
+            ((_, seen),) = self.captured([[0, 1, 2]], ["pattern", "z"])
+        except CaptureError as error:
+            raise UnsupportedModel(f"the attention of {type(self.model).__name__} cannot be read: {error}") from error
+        ahead = torch.ones(3, 3, dtype=torch.bool, device=seen.visible[0].device).triu(1)
+        return not bool((seen.visible[0] & ahead).any()), seen["z", 0].shape[-1]
 
     def __repr__(self) -> str:
         return f"Subject({self.name}: {type(self.model).__name__}, {self.n_layers} layers x {self.n_heads} heads)"
@@ -128,9 +152,21 @@ class Subject:
     def n_parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
 
-    @cached_property
+    @property
+    def config_hash(self) -> str:
+        """SHA-256 of the configuration: what the weights do not say, such as rotary bases, windows and softcaps."""
+        config: Any = self.model.config
+        fields = dict(vars(config)) if isinstance(self.model, GPT) else config.to_dict()
+        for name in ("_name_or_path", "transformers_version"):
+            fields.pop(name, None)
+        return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
+
+    @property
     def weights_hash(self) -> str:
-        """SHA-256 over every parameter and buffer: name, dtype, shape, bytes. The identity of what is measured."""
+        """SHA-256 over every parameter and buffer: name, dtype, shape, bytes. The identity of what is measured.
+
+        Computed afresh each time, since a model in memory may be trained on.
+        """
         digest = hashlib.sha256()
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -229,7 +265,8 @@ class Subject:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             config = copy.deepcopy(self.model.config)
-            model = type(self.model)(config).to(next(self.model.parameters()).dtype)
+            like = next(self.model.parameters())
+            model = type(self.model)(config).to(like.device, like.dtype)
         return Subject(model, self.tokenizer, f"{self.name}, random weights {seed}", self.language)
 
     def _batch(self, prompts: Sequence[Sequence[int]], indices: range, padding: str) -> Batch:
@@ -246,7 +283,7 @@ class Subject:
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
         accepted = inspect.signature(self.model.forward).parameters
         if any(shift) and "position_ids" in accepted:
-            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0) + self.anatomy.first_position
         if "use_cache" in accepted:
             inputs["use_cache"] = False
         return Batch(tuple(indices), lengths, shift, inputs)

@@ -70,7 +70,7 @@ class Excluded:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Targets:
     """A phenomenon on one subject's tokens: its statistic, its rivals, its units, and what was left out.
 
@@ -85,6 +85,10 @@ class Targets:
     rivals: tuple[str, ...]
     units: tuple[Unit, ...]
     excluded: tuple[Excluded, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        """What it is, not its thousands of positions."""
+        return f"Targets({self.phenomenon} in {self.dataset}: {len(self.units)} units, {len(self.excluded)} excluded)"
 
     @property
     def exclusions(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import probe
@@ -16,11 +15,10 @@ QUICK, FULL = 8, 24  # sentences from each template
 
 
 @probe.study(models=("minilm", "smollm2", "tiny"))
-def coreference(subject: Subject, *, data: Path | None = None, profile: str = "quick", seed: int = 0) -> Result:
+def coreference(subject: Subject, *, profile: str = "quick", seed: int = 0) -> Result:
     """Which heads look from a pronoun to its antecedent?
 
     The data are the built-in English sentences; for the tiny GPT, the coreference part of its synthetic language.
-    data: not read; GAP has a study of its own.
     """
     from probe.runner.attention import attention_result
 

@@ -139,10 +139,13 @@ def test_an_unknown_study_among_known_ones_runs_none(tmp_path: Path) -> None:
 def test_an_unknown_model_ends_in_two_with_the_nearest() -> None:
     ended = command("attend", "minilmm", CAT, "--query", "it")
     assert ended.code == 2
-    assert one_error(ended).startswith(
-        "no model named 'minilmm'. Did you mean 'minilm'? Known: minilm, smollm2, tiny. "
-        "A model may also be a local folder or a hub id."
-    )
+    assert one_error(ended) == "no model named 'minilmm'. Did you mean 'minilm'? Known: minilm, smollm2, tiny."
+
+
+def test_a_name_unlike_any_other_may_be_a_hub_id() -> None:
+    ended = command("attend", "gpt2", CAT, "--query", "it")
+    assert ended.code == 2
+    assert "a local folder or a hub id, but the hub was not asked: HF_HUB_OFFLINE is set." in one_error(ended)
 
 
 def test_weights_of_an_unknown_name_cannot_be_fetched() -> None:
@@ -235,11 +238,12 @@ def test_one_model_that_fails_does_not_stop_the_next(ran: tuple[Ended, Path]) ->
     assert (out / "coreference" / "tiny" / "manifest.json").is_file()
 
 
-def test_a_run_prints_its_pages_and_nothing_else_on_stdout(ran: tuple[Ended, Path]) -> None:
+def test_a_run_prints_its_pages_their_answers_and_the_index(ran: tuple[Ended, Path]) -> None:
     ended, out = ran
-    report, index = ended.out.splitlines()
+    report, answer, index = ended.out.splitlines()
+    assert answer.strip() == json.loads((out / "coreference" / "tiny" / "result.json").read_text())["answer"]
     assert re.fullmatch(rf"{re.escape(str(out / 'coreference' / 'tiny' / 'report.html'))} \(\d+\.\d s\)", report)
-    assert index == str(out / "index.html")
+    assert index == f"{out / 'index.html'} (open this in a browser)"
 
 
 def test_a_run_leaves_a_report_figures_tables_and_an_index(ran: tuple[Ended, Path]) -> None:
@@ -261,7 +265,7 @@ def test_a_second_run_says_that_it_is_there_already(ran: tuple[Ended, Path], mon
     monkeypatch.setattr("probe.runner.attention.attention_result", lambda *_, **__: pytest.fail("computed again"))
     ended = command("run", "coreference", "-m", "tiny", "--out", out)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines() == [f"{cell / 'report.html'} (already there)", str(out / "index.html")]
+    assert ended.out.splitlines()[0] == f"{cell / 'report.html'} (already there)"
     assert {p: p.read_bytes() for p in before} == before
 
 
@@ -277,7 +281,7 @@ def test_report_writes_pages_from_results_without_a_model(
     monkeypatch.setattr("probe.subject.load", lambda *_, **__: pytest.fail("a model was loaded"))
     ended = command("report", out)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines() == [str(page), str(out / "index.html")]
+    assert ended.out.splitlines() == [str(page), f"{out / 'index.html'} (open this in a browser)"]
     assert page.read_bytes() == written
     assert (out / "index.html").is_file()
 
@@ -322,7 +326,8 @@ def test_report_of_a_folder_without_results_is_an_error(tmp_path: Path, made: bo
     ended = command("report", folder)
     assert ended.code == 1
     assert one_error(ended) == (
-        f"{folder} holds no finished results (<study>/<model>/manifest.json). Run one: probe run coreference"
+        f"{folder} holds no finished results (<study>/<model>/manifest.json). Quick runs write to "
+        "reports/quick: probe run coreference"
     )
 
 
@@ -349,7 +354,7 @@ def table(text: str) -> dict[str, dict[str, float]]:
     rows = {}
     for line in text.splitlines():
         cells = re.split(r"\s{3,}", line.strip())
-        if len(cells) == 3 and re.match(r"(head \d|mean of)", cells[0]):
+        if len(cells) == 4 and re.match(r"(head \d|mean of)", cells[0]):
             pairs = [pair.rsplit(" ", 1) for pair in re.split(r"\s{2,}", cells[1])]
             rows[cells[0]] = {word: float(mass) for word, mass in reversed(pairs)}
     return rows

@@ -245,6 +245,78 @@ def test_other_families_of_the_same_build_are_read_too() -> None:
             assert torch.allclose(seen["resid_mid", 1] + mlp, seen["resid_post", 1], atol=1e-6), cls
 
 
+def test_left_padding_leaves_position_ids_that_do_not_start_at_zero_alone(minilm: Subject) -> None:
+    """RoBERTa-type models count positions from their padding index on."""
+    import transformers as tf
+
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    for cls, config in (
+        (tf.RobertaModel, tf.RobertaConfig(vocab_size=40, pad_token_id=1, max_position_embeddings=40, **small)),
+        (tf.XLMRobertaModel, tf.XLMRobertaConfig(vocab_size=40, pad_token_id=1, max_position_embeddings=40, **small)),
+        (tf.BertModel, tf.BertConfig(vocab_size=40, **small)),
+    ):
+        torch.manual_seed(0)
+        subject = probe.load(cls(config), minilm.tokenizer)
+        prompts = [[5, 6, 7], [5, 6, 7, 8, 9], [3, 4]]
+        ((one, right),) = subject.captured(prompts, ["pattern"])
+        ((_, left),) = subject.captured(prompts, ["pattern"], padding="left")
+        for i, n in enumerate(one.lengths):
+            a, b = right["pattern", 1][i, :, :n, :n], left["pattern", 1][i, :, 5 - n :, 5 - n :]
+            assert (a - b).abs().max() <= 1e-5, cls
+    assert subject.max_positions == 512
+    assert probe.load(tf.RobertaModel(tf.RobertaConfig(vocab_size=40, **small)), minilm.tokenizer).max_positions == 510
+
+
+def test_whether_a_model_looks_back_only_is_seen_and_not_believed(
+    tiny: Subject, minilm: Subject, smollm2: Subject
+) -> None:
+    import transformers as tf
+
+    assert (tiny.is_causal, minilm.is_causal, smollm2.is_causal) == (True, False, True)
+    assert (tiny.d_head, minilm.d_head, smollm2.d_head) == (32, 32, 64)
+    config = tf.LlamaConfig(
+        vocab_size=30, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    model = tf.LlamaModel(config)
+    del model.layers[0].self_attn.is_causal
+    assert probe.load(model, tiny.tokenizer).is_causal
+
+
+def test_a_configuration_that_misstates_its_heads_is_refused(tiny: Subject) -> None:
+    import transformers as tf
+
+    model = tf.LlamaModel(
+        tf.LlamaConfig(vocab_size=30, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4)
+    )
+    model.config.num_attention_heads = 2
+    with pytest.raises(
+        UnsupportedModel, match="attends with 4 query and 4 key-value heads; the configuration .* says 2"
+    ):
+        probe.load(model, tiny.tokenizer)
+
+
+def test_damaged_files_are_told_and_not_traced(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((TINY / name).read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"half a file")
+    with pytest.raises(UnsupportedModel, match="do not fit"):
+        probe.load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UnsupportedModel, match="could not be loaded"):
+        probe.load(tmp_path)
+    with pytest.raises(UnknownName, match="no dtype named 'int8'"):
+        probe.load("tiny", dtype="int8")
+    with pytest.raises(ProbeError, match="not NoneType"):
+        probe.load(None)  # type: ignore[arg-type]
+
+
+def test_runs_and_targets_show_what_they_hold_in_a_line(minilm: Subject) -> None:
+    run = minilm.run(TEXTS, ["pattern", "embed"], layers=[1, 2])
+    assert repr(run) == "Run(3 prompts, pattern (layers 1 to 2), embed)"
+    targets = minilm.bind(probe.data.coreference(2))
+    assert repr(targets) == "Targets(coreference in coreference-sentences: 120 units, 0 excluded)"
+
+
 def test_dtype_and_attention_are_what_was_asked_for() -> None:
     subject = probe.load("minilm", dtype="bfloat16", attention="eager")
     assert (subject.dtype, subject.attention) == ("bfloat16", "eager")

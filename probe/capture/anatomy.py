@@ -58,8 +58,8 @@ class Anatomy:
     backbone: the model without its language-model head. embedding: the token embedding. blocks, attentions, projects
     (output projections of attention), mlps: one module a layer, in order.
     mid: the module at which `resid_mid` stands in each layer, and on which side; None where it cannot be had.
-    has_logits: whether the model has a language-model head. has_rotary: whether its configuration names rotary
-    embeddings. is_causal: whether a token sees only what precedes it.
+    first_position: the position id of a prompt's first token (RoBERTa's is not 0). has_logits: whether the model has a
+    language-model head. has_rotary: whether its configuration names rotary embeddings.
     max_positions: the longest prompt in tokens, or None where nothing bounds it.
     """
 
@@ -75,8 +75,7 @@ class Anatomy:
     n_heads: int
     n_kv_heads: int
     d_model: int
-    d_head: int
-    is_causal: bool
+    first_position: int
     has_logits: bool
     has_rotary: bool
     max_positions: int | None
@@ -98,7 +97,7 @@ def dissect(model: nn.Module) -> Anatomy:
         )
     blocks = tuple(_at(backbone, kind.blocks))
     attentions = tuple(_at(b, kind.attention) for b in blocks)
-    sizes = _sizes(model, backbone, attentions[0])
+    sizes = _sizes(model, backbone)
     mid = tuple((_at(b, kind.mid[0]), kind.mid[1]) for b in blocks) if kind.mid else None
     projects, mlps = (tuple(_at(b, path) for b in blocks) for path in (kind.project, kind.mlp))
     embedding = _embedding(backbone)
@@ -131,7 +130,7 @@ def _fits(backbone: nn.Module, kind: Kind) -> bool:
     )
 
 
-def _sizes(model: nn.Module, backbone: nn.Module, attention: nn.Module) -> dict[str, Any]:
+def _sizes(model: nn.Module, backbone: nn.Module) -> dict[str, Any]:
     config = model.config
     get = getattr(config, "get_text_config", None)
     config = get() if get else config
@@ -144,17 +143,16 @@ def _sizes(model: nn.Module, backbone: nn.Module, attention: nn.Module) -> dict[
     head = getattr(model, "get_output_embeddings", None)
     longest = first("max_position_embeddings", "max_positions")
     # RoBERTa's table keeps its first rows for padding.
-    table = (
-        _at(backbone, "embeddings.position_embeddings") if _has(backbone, "embeddings.position_embeddings") else None
-    )
-    if table is not None and table.padding_idx is not None:
-        longest -= table.padding_idx + 1
+    path = "embeddings.position_embeddings"
+    padding = _at(backbone, path).padding_idx if _has(backbone, path) else None
+    first_position = 0 if padding is None else padding + 1
+    if longest is not None:
+        longest -= first_position
     return {
         "n_heads": n_heads,
         "n_kv_heads": first("num_key_value_heads") or n_heads,
         "d_model": d_model,
-        "d_head": first("head_dim") or d_model // n_heads,
-        "is_causal": bool(getattr(attention, "is_causal", False)),
+        "first_position": first_position,
         "has_logits": head() is not None if head else hasattr(model, "base_model"),
         "has_rotary": first("rope_parameters", "rope_theta", "rotary_pct", "rotary_dim") is not None,
         "max_positions": longest,

@@ -82,8 +82,12 @@ class Capture:
         self._stack = ExitStack()
         self._thread = 0
         self._rotated = False
+        self._open = False
 
     def __enter__(self) -> Capture:
+        if self._open:
+            raise CaptureError("this capture is open already: open a new one for each forward pass.")
+        self._open = True
         self._thread = threading.get_ident()
         self._kept.clear()
         self.visible.clear()
@@ -100,13 +104,15 @@ class Capture:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+        self._open = False
         if error is not None:
             return
         missing = [s for s in self.expected() if s not in self._kept]
         if missing:
             raise CaptureError(
                 f"{missing[0]} was not seen during the forward pass ({len(missing)} of {len(self.expected())} "
-                "sites missing). The model was not called inside the capture, was compiled, or skipped a layer."
+                "sites missing). The model was not called inside the capture, was compiled, skipped a layer, or does "
+                "not ask transformers for its attention function, as some older architectures do not."
             )
         if self.anatomy.has_rotary and not self._rotated and not {"q", "k"}.isdisjoint(self.sites):
             raise UnsupportedModel(
@@ -139,11 +145,12 @@ class Capture:
     def attended(self, call: Call) -> None:
         """Keep what this capture wants of one attention call."""
         layer = self._layer_of[call.module]
+        self._check_sizes(call)
         self._rotated = self._rotated or call.before_rotary[0] is not call.query
         heads_first = {"rot_q": call.query, "rot_k": call.key, "v": call.value}
         heads_first["q"], heads_first["k"] = call.before_rotary  # type: ignore[assignment]
         if not set(SQUARE_SITES).isdisjoint(self.sites):
-            rows = attention_rows(call, self._rows_for(call.query))
+            rows = attention_rows(call, self._rows_for(call.query, dim=2))
             self.visible[layer] = rows.visible
             for name in SQUARE_SITES:
                 if name in self.sites:
@@ -161,6 +168,16 @@ class Capture:
                         f"could not be followed. Ask for rot_{name}."
                     )
                 self._keep(Site(name, layer), self._choose(name, heads_first[name].transpose(1, 2)))
+
+    def _check_sizes(self, call: Call) -> None:
+        """The heads that the configuration promises are those that attend; otherwise heads would be misnamed."""
+        told = (self.anatomy.n_heads, self.anatomy.n_kv_heads, self.anatomy.n_heads)
+        seen = (call.query.shape[1], call.key.shape[1], call.output.shape[2])
+        if told != seen:
+            raise UnsupportedModel(
+                f"{type(call.module).__name__} attends with {seen[0]} query and {seen[1]} key-value heads; the "
+                f"configuration of {type(self.anatomy.model).__name__} says {told[0]} and {told[1]}."
+            )
 
     def _result(self, layer: int, z: Tensor) -> Tensor:
         """What each chosen head alone adds to the output projection: the projection itself run on one head's z.
@@ -187,10 +204,14 @@ class Capture:
         rows = self._rows_for(tensor)
         return tensor if rows is None else take(tensor, rows, 1)
 
-    def _rows_for(self, tensor: Tensor) -> Tensor | None:
+    def _rows_for(self, tensor: Tensor, dim: int = 1) -> Tensor | None:
+        """The chosen rows of a tensor whose positions lie along `dim`, none of them negative."""
         if self.rows is None:
             return None
-        rows = self.rows.to(tensor.device)
+        size = tensor.shape[dim]
+        for row in (int(self.rows.min()), int(self.rows.max())):
+            check_indices("row", row, size)
+        rows = self.rows.to(tensor.device) % size
         return rows if rows.dim() == 2 else rows.expand(tensor.shape[0], -1)
 
     def _keep(self, site: Site, tensor: Tensor) -> None:

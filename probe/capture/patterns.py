@@ -95,7 +95,7 @@ def _mask_rows(call: Call, rows: Tensor | None) -> tuple[Tensor | None, Tensor]:
             return None, visible
         visible = torch.arange(n_keys, device=at.device) <= at[:, None, :, None]
         return _additive(visible, call.query.dtype), visible
-    chosen = mask if rows is None else take(mask.expand(rows.shape[0], -1, -1, -1), rows, 2)
+    chosen = mask if rows is None else take(mask.expand(rows.shape[0], -1, call.query.shape[2], -1), rows, 2)
     if chosen.dtype == torch.bool:
         return _additive(chosen, call.query.dtype), chosen
     return chosen, chosen > torch.finfo(chosen.dtype).min / 2

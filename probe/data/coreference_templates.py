@@ -10,6 +10,8 @@ How to read a frame:
 Every frame must make sense with either candidate as the antecedent, and with both orders of mention where the
 order is free. A number frame must also keep "they" from meaning both candidates together, so it compares them
 ("twice as much", "won", "first"), and nothing in it but the deciding word may change with number.
+
+No candidate is the first word: many models have no token before the first, and rest idle attention on it.
 """
 
 from __future__ import annotations
@@ -21,28 +23,28 @@ MALE = ("John", "James", "David", "Michael", "Peter", "Paul", "Thomas", "Robert"
 FEMALE = ("Mary", "Sarah", "Anna", "Alice", "Jane", "Maria", "Elizabeth", "Emily", "Lily", "Marie")
 
 GENDER = (
-    "{a} met {b} at the station[ late on a cold and rainy Monday evening], and <he|she> described the trip.",
-    "{a} phoned {b}[ just after eight o'clock on a Sunday morning] because <he|she> felt lonely.",
-    "{a} played tennis against {b}[ for nearly three hours in the summer heat], and <he|she> won the match.",
-    "{a} lent {b} some money[ for the second time in less than a month]. <He|She> never mentioned it again.",
-    "{a} sat behind {b} on the bus[ for the whole of that slow and bumpy ride] until <he|she> got off.",
-    "{a} told {b}[ very quietly just before the end of the day] that a letter had come for <him|her>.",
-    "{a} was cooking dinner with {b}[ on a quiet and rather dark winter evening] when <his|her> phone rang.",
-    "{a} helped {b} paint the kitchen[ from noon until it was nearly dark], and <his|her> hands got dirty.",
-    "{a} sold {b} an old car[ about three weeks before the end of summer], and then <he|she> moved abroad.",
-    "{a} argued with {b} about politics[, louder and louder for over an hour,] until <he|she> walked out.",
-    "{a} danced with {b} at the wedding[ until after two in the morning], although <he|she> had a sore knee.",
-    "{a} followed {b} up the hill[ in the last light of a winter day], but <he|she> soon needed a rest.",
-    "{a} wrote to {b} every week[, usually at night and at great length,] while <he|she> lived in Canada.",
-    "{a} had lunch with {b}[ shortly after noon on the first of April], and <he|she> paid the bill.",
-    "{a} saw {b} across the street[ in the middle of a busy Friday afternoon], and <he|she> waved at once.",
-    "{a} sat opposite {b} in the library[ every day of that stormy week]. <He|She> was reading a long novel.",
-    "{a} waited outside with {b}[ in the bitter cold for almost an hour] until a taxi came for <him|her>.",
-    "{a} shared an office with {b}[ for six busy and mostly happy years]. Then <he|she> found a better job.",
-    "{a} sang a duet with {b}[ at the very end of a long evening], and <his|her> voice filled the hall.",
-    "{a} walked right past {b}[ at about noon on a bright spring day], but <he|she> noticed nothing.",
-    "{a} promised {b} an answer[ by the end of that long and difficult week], but <he|she> forgot about it.",
-    "{a} drove {b} to the airport[ in heavy traffic early on a Tuesday morning], and <he|she> talked all the way.",
+    "Once {a} met {b} at the station[ late on a cold and rainy Monday evening], and <he|she> described the trip.",
+    "Once {a} phoned {b}[ just after eight o'clock on a Sunday morning] because <he|she> felt lonely.",
+    "Last May {a} played tennis against {b}[ for nearly three hours in the summer heat], and <he|she> won the match.",
+    "Last year {a} lent {b} some money[ for the second time in less than a year]. <He|She> never mentioned it again.",
+    "Yesterday {a} sat behind {b} on the bus[ for the whole of that slow and bumpy ride] until <he|she> got off.",
+    "Later {a} told {b}[ very quietly just before the end of the day] that a letter had come for <him|her>.",
+    "Last night {a} was cooking dinner with {b}[ on a quiet and rather dark winter evening] when <his|her> phone rang.",
+    "Yesterday {a} helped {b} paint the kitchen[ from noon until it was nearly dark], and <his|her> hands got dirty.",
+    "Last year {a} sold {b} an old car[ about three weeks before the end of summer], and then <he|she> moved abroad.",
+    "At dinner {a} argued with {b} about politics[, louder and louder for over an hour,] until <he|she> walked out.",
+    "Once {a} danced with {b} at the wedding[ until after two in the morning], although <he|she> had a sore knee.",
+    "Then {a} followed {b} up the hill[ in the last light of a winter day], but <he|she> soon needed a rest.",
+    "Back then {a} wrote to {b} every week[, usually at night and at great length,] while <he|she> lived in Canada.",
+    "Once {a} had lunch with {b}[ shortly after noon on the first of April], and <he|she> paid the bill.",
+    "Once {a} saw {b} across the street[ in the middle of a busy Friday afternoon], and <he|she> waved at once.",
+    "Once {a} sat opposite {b} in the library[ every day of that stormy week]. <He|She> was reading a long novel.",
+    "Last night {a} waited outside with {b}[ in the bitter cold for almost an hour] until a taxi came for <him|her>.",
+    "At first {a} shared an office with {b}[ for six busy and mostly happy years]. Then <he|she> found a better job.",
+    "Last night {a} sang a duet with {b}[ at the very end of a long evening], and <his|her> voice filled the hall.",
+    "Once {a} walked right past {b}[ at about noon on a bright spring day], but <he|she> noticed nothing.",
+    "Last month {a} promised {b} an answer[ by the end of that long and difficult week], but <he|she> forgot about it.",
+    "Once {a} drove {b} to the airport[ in heavy traffic early on a Tuesday morning], and <he|she> talked all the way.",
 )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +44,10 @@ def load_model(source: str | Path, *, attention: str | None = None, dtype: str =
 
     if attention not in (None, "eager", "sdpa"):
         raise UnknownName.of("attention implementation", attention, ("eager", "sdpa"))
-    if not isinstance(kind := getattr(torch, dtype, None), torch.dtype):
+    if not (isinstance(kind := getattr(torch, dtype, None), torch.dtype) and kind.is_floating_point):
         raise UnknownName.of("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
+    if not str(source).strip():
+        raise UnknownName.of("model", source, NAMES)
     folder = Path(source)
     if str(source) == "tiny":
         folder = store.TINY
@@ -59,6 +61,8 @@ def load_model(source: str | Path, *, attention: str | None = None, dtype: str =
             if attention == "eager":
                 model = _with_eager(model)
             return Loaded(str(source) if str(source) in NAMES else folder.name, model.to(kind), tokenizer, "synthetic")
+    elif isinstance(source, str) and get_close_matches(source, NAMES, n=1, cutoff=0.8):
+        raise UnknownName.of("model", source, NAMES)  # a slip of the keyboard, which the hub need not be asked about
     model, tokenizer = _from_transformers(folder if folder.is_dir() else str(source), attention, kind)
     name = str(source) if str(source) in NAMES else str(source).rstrip("/").rsplit("/", 1)[-1]
     return Loaded(name, model, tokenizer)
@@ -76,6 +80,7 @@ def _with_eager(model: Any) -> Any:
 
 def _from_transformers(source: Path | str, attention: str | None, dtype: Any) -> tuple[Any, Any]:
     import transformers
+    from safetensors import SafetensorError
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # loading takes a second; the bar only clutters what a user pipes or reads
@@ -85,7 +90,7 @@ def _from_transformers(source: Path | str, attention: str | None, dtype: Any) ->
         auto = getattr(transformers, _auto_class(config))
         model = auto.from_pretrained(source, dtype=dtype, use_safetensors=True, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise _explain(source, error) from error
     return model.eval(), tokenizer
 
@@ -104,9 +109,13 @@ def _explain(source: Path | str, error: Exception) -> ProbeError:
             f"the folder {source} could not be loaded: {error}. Weights must be safetensors; "
             "pickled weights and remote code are not run."
         )
-    hint = "A model may also be a local folder or a hub id."
-    if os.environ.get("HF_HUB_OFFLINE"):
-        hint += " The hub was not asked: HF_HUB_OFFLINE is set."
     if "safetensors" in str(error):
         return UnsupportedModel(f"{source!r} could not be loaded: {error}")
+    hint = "A model may also be a local folder or a hub id"
+    if os.environ.get("HF_HUB_OFFLINE"):
+        hint += ", but the hub was not asked: HF_HUB_OFFLINE is set."
+    elif "connect" in str(error).lower():
+        hint += ", but the hub could not be reached."
+    else:
+        hint += "; neither was found."
     return UnknownName.of("model", source, NAMES, hint)

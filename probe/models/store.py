@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from probe.errors import UnsupportedModel
@@ -31,8 +32,11 @@ def save(folder: Path, model: GPT, tokenizer: PreTrainedTokenizerFast, recipe: d
 
 def is_tiny(folder: Path) -> bool:
     """Whether `folder` holds a tiny GPT."""
-    config = folder / "config.json"
-    return config.is_file() and json.loads(config.read_text()).get("model_type") == MODEL_TYPE
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return False  # transformers says what is wrong with it
+    return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
 
 
 def load(folder: Path) -> tuple[GPT, PreTrainedTokenizerFast]:
@@ -49,6 +53,6 @@ def load(folder: Path) -> tuple[GPT, PreTrainedTokenizerFast]:
     try:
         model = GPT(Config(**fields))
         model.load_state_dict(load_file(folder / "model.safetensors"))
-    except (TypeError, RuntimeError) as error:
+    except (TypeError, RuntimeError, SafetensorError) as error:
         raise UnsupportedModel(f"{folder}: config.json and model.safetensors do not fit: {error}") from error
     return model.eval(), from_file(folder / "tokenizer.json")

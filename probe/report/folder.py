@@ -69,14 +69,11 @@ class Phenomenon:
         return f"{index // self.n_heads}.{index % self.n_heads}"
 
     def ranked(self) -> list[int]:
-        """Head indices, best first: those that passed by value, then the picked and the rest.
-
-        What did not pass is ordered by its value on the selection half: the best of many on the half that tests
-        would look better than it is.
+        """Head indices, best first: those that passed, then the picked, then the rest, each by value on the selection
+        half: the best of many on the half that tests would look better than it is.
         """
         value, selection = self.numbers["value"], self.numbers["selection_value"]
-        by = np.where(self.passed | ~np.isfinite(selection), value, selection)
-        by = np.nan_to_num(by, nan=-np.inf)
+        by = np.nan_to_num(np.where(np.isfinite(selection), selection, value), nan=-np.inf)
         return [int(i) for i in np.lexsort((-by, ~self.picked, ~self.passed))]
 
     @property

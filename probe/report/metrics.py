@@ -37,7 +37,7 @@ def label(phenomenon: Phenomenon, metric: str) -> str:
 
 
 def scale(phenomenon: Phenomenon, metric: str) -> Scale:
-    """The colour scale of a metric: from 0 to 1 for accuracy, else from 0 to the highest head."""
+    """The colour scale of a metric: from 0 to 1 for shares, so that maps can be compared; entropy from 0 to its top."""
     values = phenomenon.numbers[metric]
     top = float(np.nanmax(values)) if np.isfinite(values).any() else 1.0
     marks: list[tuple[str, float]] = []
@@ -52,5 +52,5 @@ def scale(phenomenon: Phenomenon, metric: str) -> Scale:
         marks.append(("uniform", phenomenon.middle("entropy_max")))
     known = tuple((name, value) for name, value in marks if np.isfinite(value))
     highest = max([top, *(value for _, value in known)])
-    fixed = metric == "value" and phenomenon.statistic == "accuracy"
+    fixed = metric != "entropy"
     return Scale(metric, label(phenomenon, metric), 0.0, 1.0 if fixed else highest or 1.0, known)

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
+from probe import stats
 from probe.data.texts import Dataset
 from probe.runner.results import Example, Result
-from probe.scores.heads import ALPHA, MOST_PICKED, RANDOM_COPIES, Evidence, evidence
+from probe.scores.evidence import ALPHA, MOST_PICKED, RANDOM_COPIES, Evidence, evidence
 from probe.scores.rivals import RULES
 from probe.subject import Subject
 from probe.targets import Targets, Unit
@@ -47,30 +48,30 @@ def attention_result(
         examples=examples,
         rows=example_rows(subject, chosen),
         method=method(tested),
-        notes=(*notes, *_sink_note(targets)),
+        notes=(*notes, *_power_note(tested), *_sink_note(targets)),
         excluded=excluded,
         data=(main, *described),
     )
 
 
 def answer(found: Evidence, subject: Subject) -> str:
-    """The question's answer in one sentence, with its number and interval."""
+    """The question's answer in one sentence, with its number and interval.
+
+    The head it names is the best of the *selection* half: the best of the half that tests would look better than it is.
+    """
     table, targets = found.heads, found.measured.targets
-    passed = table[table["passed"]].sort_values("value", ascending=False, kind="stable")
-    first = table.iloc[0]
-    on = f"{first['n_units']} held-out prompts in {first['n_clusters']} clusters of {targets.dataset}"
-    rival = f"the best rival rule, {first['best_rival']}, has {first['best_rival_value']:.2f}"
+    passed = table[table["passed"]].sort_values("selection_value", ascending=False, kind="stable")
+    first, n_tested = table.iloc[0], int(table["picked"].sum())
+    on = f"{first['n_units']} held-out prompts from {first['n_clusters']} clusters of {targets.dataset}"
+    rival = f"the best rival rule ({first['best_rival']}) has {first['best_rival_value']:.2f}"
     if passed.empty:
-        return (
-            f"No head of {subject.name} was shown to look at the right candidate: {_closest(table)} on {on}; {rival}."
-        )
+        none = f"No head of {subject.name} was shown to look at the right candidate"
+        return f"{none}: {_closest(table)} on {on}; {rival}."
     best = passed.iloc[0]
-    count = "One head" if len(passed) == 1 else f"{len(passed)} heads"
-    verb = "does" if len(passed) == 1 else "do"
     return (
-        f"{count} of {len(table)} in {subject.name} {verb}, better than every rival: the best, "
-        f"{best['layer']}.{best['head']}, picks the right candidate with an accuracy of {_number(best)} on {on}; "
-        f"{rival}."
+        f"{len(passed)} of the {n_tested} heads tested ({len(table)} in all) in {subject.name} do, better than every "
+        f"rival rule: {_name(best)}, the best on the half of the data that picks, looks at the right candidate with an "
+        f"accuracy of {_number(best)} on {on}; {rival}."
     )
 
 
@@ -82,13 +83,14 @@ def method(found: Evidence) -> tuple[str, ...]:
         "A head is right on a prompt if, from the query word (its pieces averaged), the target's tokens together get "
         "more attention than each other candidate's; a tie counts as a fair share. Accuracy is the mean over prompts.",
         f"Clusters were split in two at random. On the selection half at most {MOST_PICKED} heads that beat the rivals "
-        f"were picked; everything shown as a value was measured on the other half. A picked head passes if it beats "
-        f"every rival there (sign-flip test on cluster means, the largest p of the rivals, Holm-corrected over the "
-        f"picked heads, p < {ALPHA}) and exceeds the best head of {RANDOM_COPIES} randomly initialised copies.",
+        "were picked; everything shown as a value was measured on the other half. A picked head passes if it beats "
+        "every rival there (sign-flip test on clusters, each weighted by its prompts; the largest p of the rivals, "
+        f"Holm-corrected over the picked heads, below {ALPHA}) and its value exceeds the best head of {RANDOM_COPIES} "
+        "randomly initialised copies.",
         f"Rivals, scored in the same way: {rules}.",
-        "Intervals are 95% BCa bootstrap intervals over clusters. q is Benjamini-Hochberg's over all heads "
-        "(t-tests on cluster means) and exploratory. Word accuracy asks for more: the most attended of all other words "
-        "must be one of the target's. Entropy is in nats.",
+        "Intervals are 95% BCa bootstrap intervals over clusters (with 20 clusters they cover nearer 91%). q is "
+        "Benjamini-Hochberg's over all heads (t-tests on clusters) and exploratory. Word accuracy asks for more: the "
+        "most attended of all other words must be one of the target's. Entropy is in nats.",
         "This is the attention leg of the evidence alone. Attention by itself explains nothing: whether the model's "
         "answer depends on a head was not measured here.",
     )
@@ -121,20 +123,25 @@ def example_rows(subject: Subject, units: Sequence[Unit]) -> npt.NDArray[np.floa
 
 
 def _example(subject: Subject, text: str, unit: Unit, tags: dict[str, str]) -> Example:
-    row = unit.rows[0]
-    return Example(unit.item, unit.cluster, subject.encode(text).pieces, row.query, row.target, row.foils, tags)
+    row, prompt = unit.rows[0], subject.encode(text)
+    own = [p for p, span in enumerate(prompt.spans) if span is not None]
+    # Special tokens are no part of the text: a space keeps them apart from the words.
+    tokens = (
+        piece if p in own else f"{piece} " if p < own[0] else f" {piece}" for p, piece in enumerate(prompt.pieces)
+    )
+    return Example(unit.item, unit.cluster, tuple(tokens), row.query, row.target, row.foils, tags)
 
 
 def _closest(table: pd.DataFrame) -> str:
     """What came of the heads that were picked, none of which passed."""
-    picked = table[table["picked"]].sort_values("p", kind="stable")
+    picked = table[table["picked"]].sort_values("selection_value", ascending=False, kind="stable")
     if picked.empty:
         return f"none of its {len(table)} heads beat the rivals on the half of the data that picks"
     best = picked.iloc[0]
     above = "above" if best["value"] > best["best_rival_value"] else "not above"
     return (
-        f"of {len(table)} heads {len(picked)} were tested and none passed; {best['layer']}.{best['head']} came closest "
-        f"(accuracy {_number(best)}, {above} every rival, Holm-corrected p {best['p_holm']:.2g})"
+        f"of {len(table)} heads {len(picked)} were tested and none passed; {_name(best)}, the best on the half that "
+        f"picks, has an accuracy of {_number(best)} ({above} every rival, Holm-corrected p {best['p_holm']:.2g})"
     )
 
 
@@ -148,6 +155,22 @@ def _sink_note(targets: Targets) -> list[str]:
         "rest their attention (no special token stands before it). That adds noise to every head; the rival rule "
         "'first' shows what it can gain."
     ]
+
+
+def _power_note(found: Evidence) -> list[str]:
+    """A caveat where there are too few clusters for any head to pass."""
+    n, picked = int(found.heads["n_clusters"].iloc[0]), int(found.heads["picked"].sum())
+    least = stats.smallest_p(n, max(picked, 1))
+    if least < ALPHA:
+        return []
+    return [
+        f"No head could have passed: with {n} clusters in the measurement half and {picked} heads tested, the smallest "
+        f"corrected p possible is {least:.2g}. Forty clusters in all make the test a fair one."
+    ]
+
+
+def _name(row: pd.Series) -> str:
+    return f"layer {row['layer']} head {row['head']}"
 
 
 def _number(row: pd.Series) -> str:

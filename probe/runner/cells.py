@@ -16,22 +16,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from filelock import FileLock
 
-from probe.errors import ResultsError
+from probe.errors import ProbeError, ResultsError
 from probe.models.loading import NAMES
 from probe.runner.manifest import DataInfo, Inputs, Manifest, command_of, git_state, inputs_of, key_of, sha256
-from probe.runner.results import FILES
+from probe.runner.results import FILES, Result
 
 if TYPE_CHECKING:
     from probe.runner.registry import Study
-    from probe.runner.results import Result
     from probe.subject import Subject
 
-OURS = {*FILES, "manifest.json", "report.html", "figures"}  # a folder with nothing else in it may be replaced
+FIGURES = ("score_map", "best_heads", "described", "example")
+# A folder with nothing else in it may be replaced.
+OURS = {*FILES, "manifest.json", "report.html", "figures", *(f"figures/{name}.png" for name in FIGURES)}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def run_cell(
     params = dict(sorted((params or {}).items()))
     study.check(profile=profile, seed=seed, data=data, params=params)
     inputs = inputs_of(study, subject, profile=profile, seed=seed, data=data, params=params)
-    folder = out / study.name / cell_name(subject, seed=seed, params=params)
+    folder = out / study.name / cell_name(subject.name, inputs.model.weights_sha256, seed=seed, params=params)
     with _locked(folder):
         with _writing(folder):
             _restore(folder)
@@ -75,8 +76,12 @@ def run_cell(
             return Cell(folder, Manifest.read(folder), reused=True)
         say(f"{study.name} on {subject.name}: {why}")
         began, clock = datetime.now(UTC), time.monotonic()
-        extra = {name: _parsed(value) for name, value in params.items()}
-        result = study.function(subject, profile=profile, seed=seed, data=data, **extra)
+        extra: dict[str, Any] = {name: _parsed(value) for name, value in params.items()}
+        if study.needs_data:
+            extra["data"] = data
+        result = study.function(subject, profile=profile, seed=seed, **extra)
+        if not isinstance(result, Result):
+            raise ProbeError(f"the study {study.name} returned a {type(result).__name__}; it must return probe.Result.")
         times: dict[str, float | str] = {
             "started": began.isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - clock, 1),
@@ -87,19 +92,19 @@ def run_cell(
         return Cell(folder, manifest, reused=False, why=why)
 
 
-def cell_name(subject: Subject, *, seed: int, params: dict[str, str]) -> str:
+def cell_name(model: str, weights: str, *, seed: int, params: dict[str, str]) -> str:
     """The cell's folder: the model, and whatever is not the default, so that different cells never share one.
 
     A model that is not one of probe's own is told apart by its weights: folders and hub ids may share a last name.
     """
-    name = subject.name if subject.name in NAMES else f"{subject.name}-{subject.weights_hash[:8]}"
+    name = model if model in NAMES else f"{model}-{weights[:8]}"
     parts = [_safe(name), *([f"seed={seed}"] if seed else []), *(f"{_safe(k)}={_safe(v)}" for k, v in params.items())]
     return "+".join(parts)
 
 
 def _safe(text: str) -> str:
     """The text as part of a file name: percent-encoded, a leading dot too, which would hide the folder."""
-    encoded = "".join(c if c.isalnum() or c in "-_. ,()[]" else quote(c, safe="") for c in text)
+    encoded = "".join(c if c.isalnum() or c in "-_. ,()[]" else quote(c, safe="") for c in text).replace("~", "%7E")
     return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded
 
 
@@ -107,7 +112,8 @@ def _stale(folder: Path, inputs: Inputs) -> str | None:
     """Why the cell has to be computed; None if it stands as it is. Raises ResultsError if it must not be replaced."""
     if not folder.exists():
         return "computing"
-    foreign = sorted({p.name for p in folder.iterdir()} - OURS) if folder.is_dir() else [folder.name]
+    found = {p.relative_to(folder).as_posix() for p in folder.rglob("*")}
+    foreign = sorted(found - OURS) if folder.is_dir() else [folder.name]
     if foreign:
         raise ResultsError(f"{folder} holds {foreign[0]!r}, which is not a result of probe. Choose another --out.")
     try:
@@ -159,7 +165,7 @@ def _write(
 
 
 def _new(folder: Path) -> str:
-    return f".new~{folder.name}~"  # a tilde ends the name: cell names are percent-encoded and have none
+    return f".new~{folder.name}~"  # a tilde ends the name; `_safe` lets none into it
 
 
 def _old(folder: Path) -> Path:

@@ -45,6 +45,7 @@ class ModelInfo(_Strict):
     name: str
     family: str
     weights_sha256: str
+    config_sha256: str
     tokenizer_sha256: str
     n_layers: int
     n_heads: int
@@ -161,6 +162,7 @@ def inputs_of(
         name=subject.name,
         family=subject.anatomy.kind,
         weights_sha256=subject.weights_hash,
+        config_sha256=subject.config_hash,
         tokenizer_sha256=subject.tokenizer_hash,
         n_layers=subject.n_layers,
         n_heads=subject.n_heads,

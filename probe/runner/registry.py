@@ -57,6 +57,8 @@ class Study:
             raise ProbeError(f"the seed {seed} is negative: seeds are whole numbers from 0.")
         if self.needs_data and data is None:
             raise ProbeError(f"{self.name} reads a data file of yours: give it with --data PATH.")
+        if data is not None and not self.needs_data:
+            raise ProbeError(f"{self.name} reads no data file; --data is for studies that do.")
         if data is not None and not data.is_file():
             raise ProbeError(f"the data file {data} does not exist.")
 
@@ -69,7 +71,8 @@ def study(
     def register(function: Callable[..., Result]) -> Callable[..., Result]:
         question = (inspect.getdoc(function) or "").partition("\n")[0]
         if not question.endswith("?"):
-            raise ProbeError(f"the docstring of study {function.__name__} must begin with its question, ending in '?'.")
+            place = f"{function.__name__} ({inspect.getsourcefile(function)})"
+            raise ProbeError(f"the docstring of study {place} must begin with its question, ending in '?'.")
         _studies[function.__name__] = Study(function.__name__, question, function, tuple(models), needs_data)
         return function
 

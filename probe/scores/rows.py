@@ -98,9 +98,10 @@ def read(pattern: Tensor, visible: Tensor, plan: Plan) -> Reading:
     """
     pattern = pattern.float()
     seen = visible.expand(pattern.shape[0], -1, -1, -1).float()
+    uniform = seen / seen.sum(-1, keepdim=True)
     if plan.average is not None:
         average = plan.average.to(pattern.device).unsqueeze(1)
-        pattern = average @ pattern
+        pattern, uniform = average @ pattern, average @ uniform
         seen = ((average @ seen) > 0).float()
     missing = torch.where(plan.real, 0.0, torch.nan).unsqueeze(1)
     n_seen = seen.sum(-1)
@@ -116,7 +117,7 @@ def read(pattern: Tensor, visible: Tensor, plan: Plan) -> Reading:
         first=pattern[..., 0] + missing,
         entropy=torch.special.entr(pattern.clamp(min=0)).sum(-1) + missing,
         entropy_max=(n_seen.log() + missing).expand_as(target),
-        chance=(_mass(seen, plan.target) / n_seen + missing).expand_as(target),
+        chance=(_mass(uniform, plan.target) + missing).expand_as(target),
     )
 
 

@@ -13,16 +13,17 @@ from probe.subject import Subject
 
 @dataclass(frozen=True)
 class WordAttention:
-    """words: the words the query may look at, the query's own left out. mass: (layer, head, word), attention summed
-    over each word's tokens, averaged over the query's; what is missing to 1 lies on special tokens and the query
-    itself. special: (layer, head), the part on special tokens. first_word: 1 if the first of the words holds position
-    0, on which attention sinks rest, else 0.
+    """words: the words the query may look at, its own left out. mass: (layer, head, word), attention summed over each
+    word's tokens, averaged over the query's. special, itself: (layer, head), the rest: what lies on special tokens and
+    on the query's own tokens. first_word: 1 if the first of the words holds position 0, on which attention sinks
+    rest, else 0.
     """
 
     query: str
     words: tuple[str, ...]
     mass: Tensor
     special: Tensor
+    itself: Tensor
     first_word: int
 
 
@@ -40,4 +41,6 @@ def word_attention(subject: Subject, text: str, query: str, *, occurrence: int |
     mass = torch.stack([rows[..., list(w)].sum(-1) for w in words], -1) if words else rows[..., :0]
     special = [p for p, span in enumerate(prompt.spans) if span is None]
     names = tuple(text[prompt.spans[w[0]].start : prompt.spans[w[-1]].end] for w in words)  # type: ignore[union-attr]
-    return WordAttention(query, names, mass, rows[..., special].sum(-1), int(bool(words) and words[0][0] == 0))
+    itself = rows[..., list(at)].sum(-1)
+    first_word = int(bool(words) and words[0][0] == 0)
+    return WordAttention(query, names, mass, rows[..., special].sum(-1), itself, first_word)

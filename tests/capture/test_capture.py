@@ -276,6 +276,30 @@ def test_wrong_sites_layers_and_heads_name_what_is_allowed(case: Case) -> None:
             Capture(model, "logits")
 
 
+def test_rows_may_count_from_the_end_and_are_checked(case: Case) -> None:
+    inputs = case.inputs("right", case.texts[:1])
+    size = inputs["input_ids"].shape[1]
+    with Capture(case.subject.model, ["pattern", "z"], rows=[-1, 0]) as seen:
+        output(case, inputs)
+    with Capture(case.subject.model, ["pattern", "z"], rows=[size - 1, 0]) as same:
+        output(case, inputs)
+    assert torch.equal(seen["pattern", 0], same["pattern", 0])
+    assert torch.equal(seen["z", 0], same["z", 0])
+    with (
+        pytest.raises(OutOfRange, match=f"row 50 does not exist: allowed are 0 to {size - 1}"),
+        Capture(case.subject.model, "pattern", rows=[50]),
+    ):
+        output(case, inputs)
+
+
+def test_an_open_capture_cannot_be_opened_again(case: Case) -> None:
+    with Capture(case.subject.model, "resid_pre", layers=0) as seen:
+        with pytest.raises(CaptureError, match="open already"):
+            seen.__enter__()
+        output(case, case.inputs("right", case.texts[:1]))
+    assert not case.subject.anatomy.blocks[0]._forward_pre_hooks
+
+
 def test_training_mode_with_dropout_is_refused() -> None:
     from transformers import BertConfig, BertModel
 

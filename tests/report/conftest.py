@@ -143,6 +143,7 @@ def manifest(shape: Shape) -> dict[str, Any]:
             "name": "SmolLM2-135M-Instruct",
             "family": "llama",
             "weights_sha256": "ab" * 32,
+            "config_sha256": "bc" * 32,
             "tokenizer_sha256": "ba" * 32,
             "n_layers": shape.layers,
             "n_heads": shape.heads,

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -26,7 +25,7 @@ from probe.data.texts import Dataset, Text
 from probe.errors import ProbeError, ResultsError, UnknownName
 from probe.runner import cells
 from probe.runner.cells import Cell, cell_name, run_cell
-from probe.runner.manifest import Manifest
+from probe.runner.manifest import Manifest, inputs_of, key_of
 from probe.runner.registry import Study
 from probe.runner.results import Example, Result
 
@@ -202,11 +201,12 @@ def test_results_of_different_inputs_never_share_a_folder(
         ("..", "%2E.-0123abcd"),
         (".hidden", "%2Ehidden-0123abcd"),
         ("模型", "模型-0123abcd"),
+        ("m~x", "m%7Ex-0123abcd"),
     ],
 )
 def test_a_models_name_becomes_a_folder_that_stays_where_it_belongs(model: str, name: str) -> None:
     """Models that are not probe's own are told apart by their weights."""
-    found = cell_name(SimpleNamespace(name=model, weights_hash="0123abcd4567"), seed=0, params={})  # type: ignore[arg-type]
+    found = cell_name(model, "0123abcd4567", seed=0, params={})
     assert found == name
     assert "/" not in found
     assert not found.startswith(".")
@@ -219,6 +219,49 @@ def test_a_quick_run_never_replaces_a_full_result(tiny: probe.Subject, tmp_path:
         run(tiny, tmp_path, profile="quick")
     assert contents(full.folder) == before
     assert run(tiny, tmp_path, profile="full").reused
+
+
+def test_a_figure_of_the_users_is_kept(tiny: probe.Subject, done: Cell, tmp_path: Path) -> None:
+    (done.folder / "figures").mkdir()
+    (done.folder / "figures" / "mine.png").write_text("mine")
+    (done.folder / "result.json").write_text("{}")
+    with pytest.raises(ResultsError, match=r"holds 'figures/mine\.png', which is not a result of probe"):
+        run(tiny, tmp_path)
+    assert (done.folder / "figures" / "mine.png").read_text() == "mine"
+
+
+def test_training_on_a_model_in_memory_makes_another_cell_of_it(tiny: probe.Subject, tmp_path: Path) -> None:
+    subject = other_weights(tiny)
+    first = run(subject, tmp_path)
+    with torch.no_grad():
+        next(subject.model.parameters()).view(-1)[1] += 0.5
+    second = run(subject, tmp_path)
+    assert not second.reused
+    assert first.manifest.key != second.manifest.key
+
+
+def test_a_configuration_changes_the_key_though_the_weights_are_the_same() -> None:
+    """Two Llamas with one state dict and another rotary base give other numbers."""
+    from transformers import LlamaConfig, LlamaModel
+
+    tokenizer = probe.load("tiny").tokenizer
+    subjects = []
+    for base in (1e4, 5e5):
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=200, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            rope_parameters={"rope_type": "default", "rope_theta": base},
+        )  # fmt: skip
+        subjects.append(probe.load(LlamaModel(config), tokenizer, name="llama"))
+    one, two = (inputs_of(ECHO, s, profile="quick", seed=0, data=None, params={}) for s in subjects)
+    assert one.model.weights_sha256 == two.model.weights_sha256
+    assert key_of(one) != key_of(two)
+
+
+def test_a_study_that_returns_something_else_is_told(tiny: probe.Subject, tmp_path: Path) -> None:
+    wrong = replace(ECHO, function=lambda *_, **__: 3)
+    with pytest.raises(ProbeError, match=r"the study echo returned a int; it must return probe\.Result"):
+        run_cell(wrong, tiny, out=tmp_path, model="tiny")
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "thesis"])
@@ -331,7 +374,10 @@ def test_changed_weights_change_the_key_and_replace_the_result(tiny: probe.Subje
     assert tables(back.folder) == before
 
 
-def test_a_changed_data_file_changes_the_key(tiny: probe.Subject, tmp_path: Path) -> None:
+def test_a_result_of_another_data_file_is_not_replaced(tiny: probe.Subject, tmp_path: Path) -> None:
+    def run(subject: probe.Subject, out: Path, **more: object) -> Cell:
+        return run_cell(replace(ECHO, needs_data=True), subject, out=out, model="tiny", **more)
+
     data = tmp_path / "data.tsv"
     data.write_text("one")
     first = run(tiny, tmp_path / "out", data=data)

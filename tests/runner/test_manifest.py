@@ -31,8 +31,8 @@ from probe.runner.manifest import (
 from probe.runner.registry import Study, find_study
 
 MODEL = ModelInfo(
-    name="tiny", family="gpt", weights_sha256="w", tokenizer_sha256="t", n_layers=4, n_heads=4, n_kv_heads=2,
-    d_model=8, n_parameters=100, dtype="float32", attention="sdpa",
+    name="tiny", family="gpt", weights_sha256="w", config_sha256="k", tokenizer_sha256="t", n_layers=4, n_heads=4,
+    n_kv_heads=2, d_model=8, n_parameters=100, dtype="float32", attention="sdpa",
 )  # fmt: skip
 INPUTS = Inputs(
     study="echo", profile="quick", seed=0, params={"scale": "2"}, data_file=None, model=MODEL,
@@ -71,7 +71,7 @@ def manifest(**more: Any) -> Manifest:
 def test_the_key_is_the_hash_of_canonical_json() -> None:
     """Written out by hand, so that a change of the form, which orphans all results, is noticed."""
     text = (
-        '{"code":"c","data_file":null,"device":"cpu","model":{"attention":"sdpa","d_model":8,"dtype":"float32",'
+        '{"code":"c","data_file":null,"device":"cpu","model":{"attention":"sdpa","config_sha256":"k","d_model":8,"dtype":"float32",'
         '"family":"gpt","n_heads":4,"n_kv_heads":2,"n_layers":4,"n_parameters":100,"name":"tiny",'
         '"tokenizer_sha256":"t","weights_sha256":"w"},"params":{"scale":"2"},"profile":"quick","seed":0,'
         '"study":"echo","threads":2,"versions":{"numpy":"2.0","torch":"2.6"}}'

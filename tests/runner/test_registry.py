@@ -63,7 +63,8 @@ def test_only_the_study_of_public_text_needs_a_file() -> None:
 def test_each_study_takes_data_profile_and_seed_by_name(name: str) -> None:
     parameters = inspect.signature(find_study(name).function).parameters
     by_name = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    assert {"data", "profile", "seed"} <= set(by_name)
+    assert {"profile", "seed"} <= set(by_name)
+    assert ("data" in by_name) == find_study(name).needs_data
     assert (by_name["profile"].default, by_name["seed"].default) == ("quick", 0)
     assert all(p.annotation is not p.empty for p in parameters.values())
 
@@ -105,7 +106,9 @@ def test_a_study_whose_docstring_asks_no_question_is_refused(empty: dict[str, St
     silent.__doc__ = text
     with pytest.raises(ProbeError) as error:
         probe.study(models=("tiny",))(silent)
-    assert str(error.value) == "the docstring of study silent must begin with its question, ending in '?'."
+    assert (
+        str(error.value) == f"the docstring of study silent ({__file__}) must begin with its question, ending in '?'."
+    )
     assert empty == {}
 
 
@@ -149,13 +152,17 @@ def test_a_study_that_reads_a_file_says_how_to_give_it() -> None:
         check(READER)
 
 
-@pytest.mark.parametrize("study", [SAMPLE, READER], ids=lambda s: s.name)
-def test_a_data_file_that_is_not_there_is_named(study: Study, tmp_path: Path) -> None:
+def test_data_for_a_study_that_reads_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match="sample reads no data file"):
+        check(SAMPLE, data=tmp_path / "gap.tsv")
+
+
+def test_a_data_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProbeError) as error:
-        check(study, data=tmp_path / "gap.tsv")
+        check(READER, data=tmp_path / "gap.tsv")
     assert str(error.value) == f"the data file {tmp_path / 'gap.tsv'} does not exist."
 
 
 def test_a_folder_is_no_data_file(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match="the data file"):
-        check(SAMPLE, data=tmp_path)
+        check(READER, data=tmp_path)

@@ -12,7 +12,7 @@ import torch
 
 import probe
 from probe.errors import DataError
-from probe.scores.heads import evidence, heads
+from probe.scores.evidence import evidence, heads
 from probe.scores.measure import measure
 from probe.subject import Subject
 from probe.targets import Targets

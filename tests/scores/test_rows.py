@@ -53,7 +53,7 @@ def plain(weights: list[float], row: Row, words: tuple[tuple[int, ...], ...], vi
         "first": weights[0],
         "entropy": -sum(w * math.log(w) for w in weights if w > 0),
         "entropy_max": math.log(sum(visible)),
-        "chance": sum(visible[k] for k in row.target) / sum(visible),
+        "chance": sum((k <= q) / (q + 1) for q in row.query for k in row.target) / len(row.query),
     }
 
 
@@ -142,5 +142,11 @@ def test_rivals_answer_by_their_rule() -> None:
     assert answers == {"nearest": 0.0, "first": 1.0, "longer": 1.0, "chance": 0.5}
     tie = unit(9, Row((4,), (2,), ((6,),)))  # one on either side, equally far
     assert rival_accuracy("nearest", tie) == 0.5
+    before = unit(9, Row((2,), (4,), ((7, 8),)))  # both after the query: the target is nearer, the foil longer
+    assert {n: rival_accuracy(n, before) for n in ("nearest", "first", "longer")} == {
+        "nearest": 1.0,
+        "first": 1.0,
+        "longer": 0.0,
+    }
     with pytest.raises(Exception, match=r"no rival named 'neerest'\. Did you mean 'nearest'\?"):
         rival_accuracy("neerest", u)

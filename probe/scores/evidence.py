@@ -1,9 +1,10 @@
 """The attention leg of the evidence: which heads attend to the target, and beat every rival at it.
 
 Clusters are split in two halves. On the selection half at most ten heads are picked; on the measurement half those
-are tested: a head passes if its accuracy beats each rival rule and a fair guess (sign-flip test on cluster means,
-the worst of the rivals, Holm-corrected over the picked heads) and exceeds the best head of three randomly initialised
-copies of the model. Phenomena without rivals are described: value, chance, interval, never a verdict.
+are tested: a head passes if its accuracy beats each rival rule and a fair guess (sign-flip test on clusters weighted
+by their prompts, the worst of the rivals, Holm-corrected over the picked heads) and exceeds the best head of three
+randomly initialised copies of the model. Phenomena without rivals are described: value, chance, interval, never a
+verdict.
 """
 
 from __future__ import annotations
@@ -44,19 +45,29 @@ class Evidence:
     measurement: npt.NDArray[np.bool_]
 
 
-def heads(subject: Subject, targets: Sequence[Targets], *, seed: int = 0, quiet: bool = False) -> pd.DataFrame:
+def heads(
+    subject: Subject, targets: Targets | Sequence[Targets], *, seed: int = 0, quiet: bool = False
+) -> pd.DataFrame:
     """Score every head on each of `targets`; a tidy table with one row a phenomenon and head.
 
     Columns: subject, phenomenon, dataset, layer, head, statistic; value with its 95% interval low, high (cluster
     bootstrap); chance (of the statistic); mass (attention on the target) and mass_chance (what uniform attention over
-    the visible keys would put there); lift = mass - mass_chance; first_mass (on position 0); entropy and entropy_max
-    in nats; word_accuracy (Clark et al. 2019); best_rival, best_rival_value; random_max (best head of three randomly
-    initialised copies); selection_value; picked; p, p_holm, q (Benjamini-Hochberg over all heads, exploratory);
-    passed; n_units, n_clusters, n_excluded. For phenomena with rivals everything from `value` to `random_max`, and the
-    counts, are those of the measurement half. seed: the split, the resampling.
-    Raises DataError if there are too few clusters to split.
+    the visible keys would put there); lift = mass - mass_chance; foil_mass (on the best foil); first_mass (on position
+    0); entropy and entropy_max in nats; word_accuracy (Clark et al. 2019); best_rival, best_rival_value; random_max
+    (best head of three randomly initialised copies); selection_value; picked; p, p_holm, q (Benjamini-Hochberg over all
+    heads, exploratory); passed; n_units, n_clusters, n_excluded. For phenomena with rivals everything from `value` to
+    `random_max`, and n_units and n_clusters, are those of the measurement half; n_excluded counts what could not be
+    measured at all.
+    seed: the split, the resampling.
+    Raises DataError if a dataset was not bound, or has too few clusters to split.
     """
-    return pd.concat([evidence(subject, t, seed=seed, quiet=quiet).heads for t in targets], ignore_index=True)
+    every: list[Targets] = list(targets) if isinstance(targets, list | tuple) else [targets]  # type: ignore[list-item]
+    if not every:
+        raise DataError("no targets were given; bind a dataset first: targets = subject.bind(dataset).")
+    for given in every:
+        if not isinstance(given, Targets):
+            raise DataError(f"a {type(given).__name__} is not bound yet: scores take subject.bind(dataset).")
+    return pd.concat([evidence(subject, t, seed=seed, quiet=quiet).heads for t in every], ignore_index=True)
 
 
 def evidence(subject: Subject, targets: Targets, *, seed: int = 0, quiet: bool = False) -> Evidence:
@@ -154,7 +165,9 @@ def _test(
     picked = best_first[margin[best_first] > 0]
     clusters = [u.cluster for u, t in zip(targets.units, test, strict=True) if t]
     # (head, rival, cluster): how much better the head does than the rule, cluster by cluster
-    differences = stats.by_cluster(flat[:, None, test] - np.stack(list(rivals.values()))[None, :, test], clusters).means
+    differences = stats.by_cluster(
+        flat[:, None, test] - np.stack(list(rivals.values()))[None, :, test], clusters
+    ).weighted
     best = max(rivals, key=lambda name: rivals[name][test].mean())
     table["best_rival"] = best
     table["best_rival_value"] = rivals[best][test].mean()

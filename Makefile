@@ -34,8 +34,8 @@ $(VENV)/bin/python:
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e .
-	touch $@
+	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[dev]'
-	touch $(VENV)/run.stamp $@
+	@touch $(VENV)/run.stamp $@

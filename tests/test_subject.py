@@ -288,10 +288,11 @@ def test_a_configuration_that_misstates_its_heads_is_refused(tiny: Subject) -> N
     model = tf.LlamaModel(
         tf.LlamaConfig(vocab_size=30, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4)
     )
-    model.config.num_attention_heads = 2
-    with pytest.raises(
-        UnsupportedModel, match="attends with 4 query and 4 key-value heads; the configuration .* says 2"
-    ):
+    model.config.num_attention_heads = model.config.num_key_value_heads = 2
+    with pytest.raises(UnsupportedModel, match=r"attends with 4 query and 4 key-value heads; .* says 2 and 2"):
+        probe.load(model, tiny.tokenizer)
+    model.config.num_key_value_heads = 3
+    with pytest.raises(UnsupportedModel, match="2 heads cannot share 3 key-value heads"):
         probe.load(model, tiny.tokenizer)
 
 

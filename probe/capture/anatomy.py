@@ -101,6 +101,11 @@ def dissect(model: nn.Module) -> Anatomy:
     mid = tuple((_at(b, kind.mid[0]), kind.mid[1]) for b in blocks) if kind.mid else None
     projects, mlps = (tuple(_at(b, path) for b in blocks) for path in (kind.project, kind.mlp))
     embedding = _embedding(backbone)
+    if sizes["n_heads"] % sizes["n_kv_heads"]:
+        raise UnsupportedModel(
+            f"the configuration of {type(model).__name__} is not one that can attend: {sizes['n_heads']} heads cannot "
+            f"share {sizes['n_kv_heads']} key-value heads."
+        )
     return Anatomy(kind.name, model, backbone, embedding, blocks, attentions, projects, mlps, mid, **sizes)
 
 

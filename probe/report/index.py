@@ -32,16 +32,22 @@ class Entry:
 def write_index(root: Path) -> Path:
     """Write `root/index.html` over all `root/*/*/manifest.json`, by study and model; returns its path.
 
-    Raises ResultsError if there is no results folder below `root`, if one is malformed (it is named), or if
-    `root` cannot be written.
+    A folder that is malformed is named at the end of the page. Raises ResultsError if there is no results folder below
+    `root`, or if `root` cannot be written.
     """
     root = Path(root)
     folders = finished(root)
     if not folders:
         raise ResultsError(f"no results below {root}: expected {root}/<study>/<run>/manifest.json.")
-    entries = sorted((_entry(root, folder) for folder in folders), key=lambda e: (e.study, e.model, e.date))
+    entries, broken = [], []
+    for folder in folders:
+        try:
+            entries.append(_entry(root, folder))
+        except ResultsError as error:
+            broken.append(str(error))
+    entries.sort(key=lambda e: (e.study, e.model, e.date))
     template = page.environment().get_template("index.html.j2")
-    text = template.render(entries=entries, style=Markup(page.asset("report.css")))
+    text = template.render(entries=entries, broken=broken, style=Markup(page.asset("report.css")))
     path = root / "index.html"
     try:
         path.write_bytes(text.encode("utf-8", "replace"))

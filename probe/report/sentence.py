@@ -27,7 +27,7 @@ FRAME_GAP = 0.05
 """Inches between a framed word and its neighbours."""
 SHORT = 60
 """Tokens above which a prompt is not shown in the figure."""
-SHADES = LinearSegmentedColormap.from_list("attention", ["#ffffff", "#7fb2ee"])
+SHADES = LinearSegmentedColormap.from_list("attention", ["#ffffff", "#4f94ec"])
 EDGES = {"query": ("-", 2.0), "target": ("-", 1.6), "foil": ((0, (3, 2)), 1.4)}
 
 
@@ -192,7 +192,11 @@ def _summary(prompt: Example, strip: tuple[Piece, ...], shares: np.ndarray) -> s
             if role != "query":
                 named[role] = named.get(role, 0.0) + float(share)
     parts = [f"{role} ≈ {fixed(value, 2)}" for role, value in named.items()]
-    return "attention from the query: " + " · ".join([*parts, f"first token ≈ {fixed(float(shares[0]), 2)}"])
+    targets, foils = ([v for role, v in named.items() if role.startswith(kind)] for kind in ("target", "foil"))
+    verdict = ""
+    if targets and foils:
+        verdict = "✓ looks at the target · " if sum(targets) > max(foils) else "✕ looks elsewhere · "
+    return f"{verdict}attention: " + " · ".join([*parts, f"first token ≈ {fixed(float(shares[0]), 2)}"])
 
 
 def _heading(figure: Figure, results: Results, total: float, shown: list[int]) -> None:

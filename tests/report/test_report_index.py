@@ -40,6 +40,16 @@ def test_the_index_is_byte_identical(make_folder: Make, tmp_path: Path) -> None:
     assert write_index(tmp_path).read_bytes() == write_index(tmp_path).read_bytes()
 
 
+def test_a_broken_result_is_named_and_hides_no_other(make_folder: Make, tmp_path: Path) -> None:
+    make_folder(tmp_path / "coreference" / "good", 4, 4, 1)
+    (tmp_path / "aaa" / "bad").mkdir(parents=True)
+    (tmp_path / "aaa" / "bad" / "manifest.json").write_text("{}")
+    text = write_index(tmp_path).read_text(encoding="utf-8")
+    assert "1 run." in text
+    assert "Not shown" in text
+    assert "aaa/bad/manifest.json is not a manifest of probe" in text
+
+
 def test_an_empty_root_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"no results below .*: expected .*manifest\.json"):
         write_index(tmp_path)

@@ -202,6 +202,7 @@ def test_other_families_of_the_same_build_are_read_too() -> None:
 
     small = {"vocab_size": 30, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     llama = {**small, "intermediate_size": 32, "num_key_value_heads": 2}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     cases = [
         (tf.LlamaForCausalLM, tf.LlamaConfig(**llama), True),
         (tf.MistralForCausalLM, tf.MistralConfig(**llama, sliding_window=3), True),
@@ -212,6 +213,11 @@ def test_other_families_of_the_same_build_are_read_too() -> None:
         (tf.BertForMaskedLM, tf.BertConfig(**small, intermediate_size=32), True),
         (tf.RobertaModel, tf.RobertaConfig(**small, intermediate_size=32, pad_token_id=1), True),
         (tf.GPT2LMHeadModel, tf.GPT2Config(vocab_size=30, n_embd=32, n_layer=2, n_head=4), True),
+        (tf.DistilBertModel, tf.DistilBertConfig(vocab_size=30, dim=32, n_layers=2, n_heads=4, hidden_dim=32), True),
+        (tf.ModernBertModel, tf.ModernBertConfig(**small, intermediate_size=32, local_attention=4, **special), True),
+        (tf.GPTNeoXForCausalLM, tf.GPTNeoXConfig(**small, intermediate_size=32), False),
+        (tf.CohereForCausalLM, tf.CohereConfig(**llama, **special), False),
+        (tf.OPTForCausalLM, tf.OPTConfig(**small, ffn_dim=32, word_embed_proj_dim=32), False),
     ]
     ids = torch.tensor([[3, 4, 5, 6, 7, 8, 9]])
     for cls, config, has_mid in cases:
@@ -235,7 +241,9 @@ def test_other_families_of_the_same_build_are_read_too() -> None:
         if not has_mid:
             with pytest.raises(UnsupportedModel, match="has no resid_mid that probe can find"):
                 probe.Capture(model, "resid_mid")
-        elif config.model_type != "bert" and config.model_type != "roberta":
+        elif config.model_type == "modernbert":
+            assert torch.allclose(seen["resid_pre", 1] + seen["attn_out", 1], seen["resid_mid", 1], atol=1e-6)
+        elif config.model_type not in ("bert", "roberta", "distilbert"):
             block = seen.anatomy.blocks[-1]
             for name in ("pre_feedforward_layernorm", "post_attention_layernorm", "ln_2"):
                 if hasattr(block, name):
@@ -243,6 +251,25 @@ def test_other_families_of_the_same_build_are_read_too() -> None:
             mlp = block.mlp(getattr(block, name)(seen["resid_mid", 1]))
             mlp = block.post_feedforward_layernorm(mlp) if name.startswith("pre_") else mlp
             assert torch.allclose(seen["resid_mid", 1] + mlp, seen["resid_post", 1], atol=1e-6), cls
+
+
+def test_q_under_a_partial_rotary_embedding_that_cannot_be_followed_is_refused_and_rot_q_is_not() -> None:
+    import transformers as tf
+
+    config = tf.PhiConfig(
+        vocab_size=30, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4
+    )
+    model = tf.PhiModel(config).eval()
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        with (
+            pytest.raises(UnsupportedModel, match="q of PhiAttention cannot be told from rot_q"),
+            probe.Capture(model, "q"),
+        ):
+            model(ids)
+        with probe.Capture(model, ["rot_q", "pattern"]) as seen:
+            model(ids)
+    assert seen["rot_q", 0].shape == (1, 3, 4, 8)
 
 
 def test_left_padding_leaves_position_ids_that_do_not_start_at_zero_alone(minilm: Subject) -> None:
@@ -254,6 +281,21 @@ def test_left_padding_leaves_position_ids_that_do_not_start_at_zero_alone(minilm
         (tf.RobertaModel, tf.RobertaConfig(vocab_size=40, pad_token_id=1, max_position_embeddings=40, **small)),
         (tf.XLMRobertaModel, tf.XLMRobertaConfig(vocab_size=40, pad_token_id=1, max_position_embeddings=40, **small)),
         (tf.BertModel, tf.BertConfig(vocab_size=40, **small)),
+        (tf.DistilBertModel, tf.DistilBertConfig(vocab_size=40, dim=32, n_layers=2, n_heads=4, hidden_dim=32)),
+        (tf.ModernBertModel, tf.ModernBertConfig(vocab_size=40, **small, pad_token_id=0)),
+        (tf.GPTNeoXModel, tf.GPTNeoXConfig(vocab_size=40, **small)),
+        (
+            tf.OPTModel,
+            tf.OPTConfig(
+                vocab_size=40,
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                ffn_dim=32,
+                word_embed_proj_dim=32,
+            ),
+        ),
+        (tf.GPT2Model, tf.GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4)),
     ):
         torch.manual_seed(0)
         subject = probe.load(cls(config), minilm.tokenizer)
@@ -263,7 +305,6 @@ def test_left_padding_leaves_position_ids_that_do_not_start_at_zero_alone(minilm
         for i, n in enumerate(one.lengths):
             a, b = right["pattern", 1][i, :, :n, :n], left["pattern", 1][i, :, 5 - n :, 5 - n :]
             assert (a - b).abs().max() <= 1e-5, cls
-    assert subject.max_positions == 512
     assert probe.load(tf.RobertaModel(tf.RobertaConfig(vocab_size=40, **small)), minilm.tokenizer).max_positions == 510
 
 

@@ -15,7 +15,8 @@ class Kind:
     """One way of laying out a transformer, as attribute paths.
 
     blocks: the list of blocks, in the backbone. attention: in a block, the module that calls the attention function.
-    project: in a block, the output projection of attention. mlp: in a block, the module that ends the MLP half.
+    project: in a block, the output projection of attention. mlp: in a block, the module that ends the MLP half; None
+    where it flattens batch and positions into one axis.
     mid: in a block, the module at whose input or output the residual stream stands between attention and MLP; None
     where it is not known. never: attributes of a block that rule this kind out, though the paths exist.
     """
@@ -24,7 +25,7 @@ class Kind:
     blocks: str
     attention: str
     project: str
-    mlp: str
+    mlp: str | None
     mid: tuple[str, Literal["input", "output"]] | None
     never: tuple[str, ...] = ()
 
@@ -48,6 +49,11 @@ KINDS = (
     Kind("gpt2", "h", "attn", "attn.c_proj", "mlp", ("ln_2", "input"), never=("crossattention",)),
     # Same places, another order of norms (OLMo-2) or both halves in parallel (Cohere): everything but resid_mid.
     Kind("decoder", "layers", "self_attn", "self_attn.o_proj", "mlp", None),
+    Kind("phi", "layers", "self_attn", "self_attn.dense", "mlp", None),
+    Kind("neox", "layers", "attention", "attention.dense", "mlp", None),
+    Kind("opt", "decoder.layers", "self_attn", "self_attn.out_proj", None, None),
+    Kind("distilbert", "transformer.layer", "attention", "attention.out_lin", "ffn", ("sa_layer_norm", "output")),
+    Kind("modernbert", "layers", "attn", "attn.Wo", "mlp", ("mlp_norm", "input")),
 )
 
 
@@ -56,7 +62,7 @@ class Anatomy:
     """A model's parts and sizes, as found by `dissect`.
 
     backbone: the model without its language-model head. embedding: the token embedding. blocks, attentions, projects
-    (output projections of attention), mlps: one module a layer, in order.
+    (output projections of attention), mlps (None where their output cannot be placed): one module a layer, in order.
     mid: the module at which `resid_mid` stands in each layer, and on which side; None where it cannot be had.
     first_position: the position id of a prompt's first token (RoBERTa's is not 0). has_logits: whether the model has a
     language-model head. has_rotary: whether its configuration names rotary embeddings.
@@ -70,7 +76,7 @@ class Anatomy:
     blocks: tuple[nn.Module, ...]
     attentions: tuple[nn.Module, ...]
     projects: tuple[nn.Module, ...]
-    mlps: tuple[nn.Module, ...]
+    mlps: tuple[nn.Module, ...] | None
     mid: tuple[tuple[nn.Module, Literal["input", "output"]], ...] | None
     n_heads: int
     n_kv_heads: int
@@ -99,7 +105,8 @@ def dissect(model: nn.Module) -> Anatomy:
     attentions = tuple(_at(b, kind.attention) for b in blocks)
     sizes = _sizes(model, backbone)
     mid = tuple((_at(b, kind.mid[0]), kind.mid[1]) for b in blocks) if kind.mid else None
-    projects, mlps = (tuple(_at(b, path) for b in blocks) for path in (kind.project, kind.mlp))
+    projects = tuple(_at(b, kind.project) for b in blocks)
+    mlps = tuple(_at(b, kind.mlp) for b in blocks) if kind.mlp else None
     embedding = _embedding(backbone)
     if sizes["n_heads"] % sizes["n_kv_heads"]:
         raise UnsupportedModel(
@@ -129,7 +136,7 @@ def _fits(backbone: nn.Module, kind: Kind) -> bool:
     return (
         isinstance(blocks, nn.ModuleList)
         and len(blocks) > 0
-        and all(_has(b, path) for b in blocks for path in (kind.attention, kind.project, kind.mlp))
+        and all(_has(b, path) for b in blocks for path in (kind.attention, kind.project, kind.mlp) if path)
         and all(kind.mid is None or _has(b, kind.mid[0]) for b in blocks)
         and not any(hasattr(b, name) for b in blocks for name in kind.never)
     )

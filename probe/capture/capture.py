@@ -67,6 +67,11 @@ class Capture:
                 f"{type(self.anatomy.model).__name__} has no resid_mid that probe can find: its attention and MLP run "
                 "in parallel or are normed in another order. Ask for resid_pre or resid_post."
             )
+        if "mlp_out" in self.sites and self.anatomy.mlps is None:
+            raise UnsupportedModel(
+                f"{type(self.anatomy.model).__name__} has no mlp_out that probe can read: its MLP flattens batch and "
+                "positions. Ask for resid_post."
+            )
         if "logits" in self.sites and not self.anatomy.has_logits:
             raise UnsupportedModel(
                 f"{type(self.anatomy.model).__name__} has no language-model head, hence no logits; "
@@ -232,7 +237,7 @@ class Capture:
                 yield (self._before if side == "input" else self._after)(module, Site("resid_mid", layer))
             if "attn_out" in self.sites:
                 yield self._after(self.anatomy.projects[layer], Site("attn_out", layer))
-            if "mlp_out" in self.sites:
+            if "mlp_out" in self.sites and self.anatomy.mlps is not None:
                 yield self._after(self.anatomy.mlps[layer], Site("mlp_out", layer))
         if "embed" in self.sites:
             yield self._after(self.anatomy.embedding, Site("embed"))

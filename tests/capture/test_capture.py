@@ -67,6 +67,19 @@ def test_chosen_rows_and_heads_equal_those_of_the_full_pattern(case: Case) -> No
         assert torch.equal(some["resid_post", layer][b], whole["resid_post", layer][b][rows[b]])
 
 
+def test_chosen_heads_bring_the_key_value_heads_they_read(case: Case) -> None:
+    s, inputs = case.subject, case.inputs("right", case.texts[:1])
+    chosen = [s.n_heads - 1, s.n_heads - 2, 0]
+    with Capture(s.model, ["v", "rot_k", "rot_q"], layers=-1) as whole:
+        output(case, inputs)
+    with Capture(s.model, ["v", "rot_k", "rot_q"], layers=-1, heads=chosen) as some:
+        output(case, inputs)
+    kept = list(dict.fromkeys(h // (s.n_heads // s.n_kv_heads) for h in chosen))
+    for site in ("v", "rot_k"):
+        assert torch.equal(some[site, -1], whole[site, -1][:, :, kept])
+    assert torch.equal(some["rot_q", -1], whole["rot_q", -1][:, :, chosen])
+
+
 def test_rotated_queries_and_keys_give_the_pattern(case: Case) -> None:
     """Trap 9 and 10: rot_q·rot_k through the softmax is the pattern, for the last query head of the last layer too."""
     inputs = case.inputs("right", case.texts[:1])

@@ -115,6 +115,18 @@ def test_padding_and_masked_rows_never_enter_a_score() -> None:
         assert torch.allclose(getattr(got, name)[0], alone[name]), name
 
 
+def test_special_tokens_and_the_querys_own_word_are_no_answer() -> None:
+    """Position 0 belongs to no word and gets most; the query's own two pieces get more than the target."""
+    pattern = torch.zeros(1, 1, 6, 6)
+    pattern[0, 0, 4] = torch.tensor([0.5, 0.2, 0.05, 0.1, 0.15, 0.0])
+    words = ((1,), (2,), (3, 4), (5,))
+    got = one(pattern, unit(6, Row((4,), (1,), ((2,),)), words=words), causal(6))
+    assert got["word_correct"].item() == 1.0
+    pattern[0, 0, 4, 1], pattern[0, 0, 4, 2] = 0.05, 0.2
+    got = one(pattern, unit(6, Row((4,), (1,), ((2,),)), words=words), causal(6))
+    assert got["word_correct"].item() == 0.0
+
+
 def test_units_with_fewer_rows_are_averaged_over_their_own() -> None:
     long, short = unit(5, Row((3,), (0,)), Row((4,), (3,))), unit(5, Row((2,), (1,)))
     pattern = torch.rand(2, 1, 5, 5)

@@ -29,7 +29,7 @@ from probe.models.loading import load_model
 from probe.sites import KEY_SITES, SQUARE_SITES, check_indices, check_sites
 from probe.targets import Targets
 from probe.tokens.binding import bind
-from probe.tokens.encoding import Encoded, encode, unknown_words
+from probe.tokens.encoding import Encoded, encode, require_offsets, unknown_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -115,11 +115,7 @@ class Subject:
         self.n_layers, self.n_heads = self.anatomy.n_layers, self.anatomy.n_heads
         self.n_kv_heads, self.d_model = self.anatomy.n_kv_heads, self.anatomy.d_model
         self.has_logits, self.max_positions = self.anatomy.has_logits, self.anatomy.max_positions
-        if not getattr(tokenizer, "is_fast", False):
-            raise UnsupportedModel(
-                f"{type(tokenizer).__name__} gives no character offsets, so words cannot be placed on tokens; "
-                "load a fast tokenizer (one with a tokenizer.json)."
-            )
+        require_offsets(tokenizer)
         self.is_causal, self.d_head = self._look()
 
     def _look(self) -> tuple[bool, int]:

@@ -79,7 +79,7 @@ class Capture:
             )
         self.visible: dict[int, Tensor] = {}
         self._kept: dict[Site, tuple[Tensor, int]] = {}
-        self._all_heads = len(self.heads) == self.anatomy.n_heads
+        self._all_heads = self.heads == tuple(range(self.anatomy.n_heads))
         self._kv_heads = tuple(
             dict.fromkeys(kv_head(h, self.anatomy.n_heads, self.anatomy.n_kv_heads) for h in self.heads)
         )
@@ -140,7 +140,7 @@ class Capture:
             layers = ", ".join(str(s.layer) for s in self._kept if s.name == name)
             raise UnknownName(f"{Site(name, layer)} was not captured; captured layers of {name}: {layers or 'none'}.")
         tensor, version = self._kept[Site(name, layer)]
-        if tensor._version != version:
+        if _version(tensor) != version:
             raise CaptureError(f"{Site(name, layer)} was overwritten in place after it was captured.")
         return tensor
 
@@ -222,7 +222,7 @@ class Capture:
     def _keep(self, site: Site, tensor: Tensor) -> None:
         if site in self._kept:
             raise CaptureError(f"{site} was seen twice: a capture reads one forward pass. Open one capture for each.")
-        self._kept[site] = (tensor, tensor._version)
+        self._kept[site] = (tensor, _version(tensor))
 
     def _hooks(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
         """Read-only hooks for the residual stream and the logits; they return None, so nothing is replaced."""
@@ -260,3 +260,8 @@ class Capture:
                 self._keep(site, self._choose_rows(output[0] if isinstance(output, tuple) else output))
 
         return module.register_forward_hook(hook)
+
+
+def _version(tensor: Tensor) -> int:
+    """Counts in-place writes; tensors made in inference mode do not count them."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -90,11 +90,7 @@ def encode(tokenizer: Any, text: str, max_positions: int | None = None) -> Encod
             f"the prompt holds {text[error.start]!r} at character {error.start}, which is half of a character and no "
             "text; it usually comes from bytes that are not UTF-8."
         ) from error
-    if not getattr(tokenizer, "is_fast", False):
-        raise UnsupportedModel(
-            f"{type(tokenizer).__name__} gives no character offsets, so words cannot be placed on tokens; "
-            "load a fast tokenizer (one with a tokenizer.json)."
-        )
+    require_offsets(tokenizer)
     made = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
     ids = tuple(made["input_ids"])
     if max_positions is not None and len(ids) > max_positions:
@@ -110,6 +106,15 @@ def encode(tokenizer: Any, text: str, max_positions: int | None = None) -> Encod
     if not any(spans):
         raise PromptError(f"the tokenizer leaves nothing of the prompt {text!r}. Give at least one word it can read.")
     return Encoded(text, ids, spans, names)
+
+
+def require_offsets(tokenizer: Any) -> None:
+    """Raises UnsupportedModel for a tokenizer that does not say which characters each token stands for."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise UnsupportedModel(
+            f"{type(tokenizer).__name__} gives no character offsets, so words cannot be placed on tokens; "
+            "load a fast tokenizer (one with a tokenizer.json)."
+        )
 
 
 def unknown_words(tokenizer: Any, texts: Sequence[str]) -> set[str]:

@@ -313,6 +313,25 @@ def test_an_open_capture_cannot_be_opened_again(case: Case) -> None:
     assert not case.subject.anatomy.blocks[0]._forward_pre_hooks
 
 
+def test_heads_come_in_the_order_they_were_asked_for(case: Case) -> None:
+    inputs, heads = case.inputs("right", case.texts[:1]), list(range(case.subject.n_heads))
+    with Capture(case.subject.model, ["pattern", "z"], layers=0) as whole:
+        output(case, inputs)
+    with Capture(case.subject.model, ["pattern", "z"], layers=0, heads=heads[::-1]) as reverse:
+        output(case, inputs)
+    assert torch.equal(reverse["pattern", 0], whole["pattern", 0].flip(1))
+    assert torch.equal(reverse["z", 0], whole["z", 0].flip(2))
+
+
+def test_captures_work_in_inference_mode(case: Case) -> None:
+    inputs = case.inputs("right", case.texts[:1])
+    with torch.inference_mode(), Capture(case.subject.model, all_sites(case)) as seen:
+        case.subject.model(**inputs)
+    with Capture(case.subject.model, ["pattern"]) as plain:
+        output(case, inputs)
+    assert torch.equal(seen["pattern", -1], plain["pattern", -1])
+
+
 def test_training_mode_with_dropout_is_refused() -> None:
     from transformers import BertConfig, BertModel
 

@@ -109,15 +109,15 @@ def _wrap_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
             result = function(module, query, key, value, *args, **kwargs)
-            before = _before_rotary(query), _before_rotary(key)
-            _thread.rotated.clear()
             heard = [li for li in _thread.listeners if li.hears(module)]
             if heard:
+                before = _before_rotary(query), _before_rotary(key)
                 extra = dict(kwargs)
                 mask = args[0] if args else extra.pop("attention_mask", extra.pop("mask", None))
                 call = Call(module, query, key, value, mask, result[0], before, default, name, extra)
                 for listener in heard:
                     listener.attended(call)
+            _thread.rotated.clear()
             return result
 
         return attend

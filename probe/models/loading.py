@@ -57,25 +57,13 @@ def load_model(source: str | Path, *, attention: str | None = None, dtype: str =
         if not (folder / "config.json").is_file():
             raise UnsupportedModel(f"the folder {folder} has no config.json: it does not hold a model.")
         if store.is_tiny(folder):
-            model, tokenizer = store.load(folder)
-            if attention == "eager":
-                model = _with_eager(model)
+            model, tokenizer = store.load(folder, attention="eager" if attention == "eager" else "fused")
             return Loaded(str(source) if str(source) in NAMES else folder.name, model.to(kind), tokenizer, "synthetic")
     elif isinstance(source, str) and get_close_matches(source, NAMES, n=1, cutoff=0.8):
         raise UnknownName.of("model", source, NAMES)  # a slip of the keyboard, which the hub need not be asked about
     model, tokenizer = _from_transformers(folder if folder.is_dir() else str(source), attention, kind)
     name = str(source) if str(source) in NAMES else str(source).rstrip("/").rsplit("/", 1)[-1]
     return Loaded(name, model, tokenizer)
-
-
-def _with_eager(model: Any) -> Any:
-    import dataclasses
-
-    from probe.models.gpt import GPT
-
-    eager = GPT(dataclasses.replace(model.config, attention="eager"))
-    eager.load_state_dict(model.state_dict())
-    return eager.eval()
 
 
 def _from_transformers(source: Path | str, attention: str | None, dtype: Any) -> tuple[Any, Any]:

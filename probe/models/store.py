@@ -39,8 +39,11 @@ def is_tiny(folder: Path) -> bool:
     return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
 
 
-def load(folder: Path) -> tuple[GPT, PreTrainedTokenizerFast]:
-    """The model, in evaluation mode, and its tokenizer. Raises UnsupportedModel if a file is missing or foreign."""
+def load(folder: Path, *, attention: str = "fused") -> tuple[GPT, PreTrainedTokenizerFast]:
+    """The model, in evaluation mode, and its tokenizer. attention: "fused" or "eager", see `Config`.
+
+    Raises UnsupportedModel if a file is missing or foreign.
+    """
     from probe.models.tokenizer import from_file
 
     for name in ("model.safetensors", "tokenizer.json"):
@@ -50,6 +53,7 @@ def load(folder: Path) -> tuple[GPT, PreTrainedTokenizerFast]:
             )
     fields = json.loads((folder / "config.json").read_text())
     fields.pop("model_type")
+    fields["attention"] = attention
     try:
         model = GPT(Config(**fields))
         model.load_state_dict(load_file(folder / "model.safetensors"))

@@ -16,16 +16,14 @@ from probe.errors import ResultsError
 from probe.report import figures, island, numbers, sentence, strips, tables
 from probe.report.folder import Results, read_results
 from probe.report.numbers import size
+from probe.runner.results import FIGURES
 
 BUDGET = 4_000_000
 """Bytes a page may have."""
 
-FIGURES: dict[str, Callable[[Results], bytes | None]] = {
-    "score_map.png": figures.score_map,
-    "best_heads.png": figures.best_heads,
-    "described.png": figures.described,
-    "example.png": sentence.example,
-}
+DRAWN_BY: dict[str, Callable[[Results], bytes | None]] = dict(
+    zip(FIGURES, (figures.score_map, figures.best_heads, figures.described, sentence.example), strict=True)
+)
 
 
 def write_report(folder: Path) -> Path:
@@ -37,7 +35,7 @@ def write_report(folder: Path) -> Path:
     """
     folder = Path(folder)
     results = read_results(folder)
-    drawn = {name: image for name, draw in FIGURES.items() if (image := draw(results)) is not None}
+    drawn = {name: image for name, draw in DRAWN_BY.items() if (image := draw(results)) is not None}
     page = render(results, drawn)
     path = folder / "report.html"
     try:

@@ -24,15 +24,14 @@ from filelock import FileLock
 from probe.errors import ProbeError, ResultsError
 from probe.models.loading import NAMES
 from probe.runner.manifest import DataInfo, Inputs, Manifest, command_of, git_state, inputs_of, key_of, sha256
-from probe.runner.results import FILES, Result
+from probe.runner.results import FIGURES, FILES, Result
 
 if TYPE_CHECKING:
     from probe.runner.registry import Study
     from probe.subject import Subject
 
-FIGURES = ("score_map", "best_heads", "described", "example")
 # A folder with nothing else in it may be replaced.
-OURS = {*FILES, "manifest.json", "report.html", "figures", *(f"figures/{name}.png" for name in FIGURES)}
+OURS = {*FILES, "manifest.json", "report.html", "figures", *(f"figures/{name}" for name in FIGURES)}
 
 
 @dataclass(frozen=True)

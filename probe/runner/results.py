@@ -22,6 +22,7 @@ import pandas as pd
 from probe.data.texts import Dataset
 
 FILES = ("heads.parquet", "rivals.parquet", "examples.npz", "examples.json", "result.json")
+FIGURES = ("score_map.png", "best_heads.png", "described.png", "example.png")  # what a report adds, in figures/
 
 
 @dataclass(frozen=True)

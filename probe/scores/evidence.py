@@ -92,7 +92,7 @@ def _describe(
 ) -> pd.DataFrame:
     """The table without a test, over the chosen units."""
     targets = measured.targets
-    clusters = [u.cluster for u, c in zip(targets.units, chosen, strict=True) if c]
+    clusters = _clusters(targets, chosen)
     low, high = stats.interval(stats.by_cluster(measured[statistic][..., chosen], clusters), seed=seed)
 
     def mean(name: str) -> Array:
@@ -136,6 +136,10 @@ def _describe(
     )
 
 
+def _clusters(targets: Targets, chosen: npt.NDArray[np.bool_]) -> list[str]:
+    return [u.cluster for u, c in zip(targets.units, chosen, strict=True) if c]
+
+
 def _measurement_half(targets: Targets, seed: int) -> npt.NDArray[np.bool_]:
     """Which units are in the measurement half: a random half of the clusters, minimal pairs together."""
     clusters = sorted({u.cluster for u in targets.units})
@@ -163,7 +167,7 @@ def _test(
     margin = selection - max(r[~test].mean() for r in rivals.values())
     best_first = np.argsort(-margin, kind="stable")[:MOST_PICKED]
     picked = best_first[margin[best_first] > 0]
-    clusters = [u.cluster for u, t in zip(targets.units, test, strict=True) if t]
+    clusters = _clusters(targets, test)
     # (head, rival, cluster): how much better the head does than the rule, cluster by cluster
     differences = stats.by_cluster(
         flat[:, None, test] - np.stack(list(rivals.values()))[None, :, test], clusters
@@ -195,7 +199,7 @@ def _rival_table(targets: Targets, rivals: dict[str, Array], chosen: npt.NDArray
     columns = ["phenomenon", "rival", "value", "low", "high", "n_units", "n_clusters"]
     if not rivals:
         return pd.DataFrame(columns=columns)
-    clusters = [u.cluster for u, c in zip(targets.units, chosen, strict=True) if c]
+    clusters = _clusters(targets, chosen)
     grouped = stats.by_cluster(np.stack([r[chosen] for r in rivals.values()]), clusters)
     low, high = stats.interval(grouped, seed=seed)
     return pd.DataFrame(

@@ -14,7 +14,7 @@ from PIL import Image
 
 from probe.report import figures, metrics, sentence
 from probe.report.folder import read_results
-from probe.report.page import FIGURES
+from probe.report.page import DRAWN_BY
 from probe.runner.results import Example
 
 Make = Callable[..., Path]
@@ -23,7 +23,7 @@ Make = Callable[..., Path]
 @pytest.mark.parametrize(("layers", "heads"), [(30, 9), (6, 12), (4, 4)])
 def test_every_figure_is_a_png_of_the_house_width(make_folder: Make, tmp_path: Path, layers: int, heads: int) -> None:
     results = read_results(make_folder(tmp_path / "run", layers, heads, heads))
-    for name, draw in FIGURES.items():
+    for name, draw in DRAWN_BY.items():
         content = draw(results)
         assert content is not None, name
         with Image.open(io.BytesIO(content)) as image:

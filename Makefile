@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: report report-full test test-browser lint format clean
+.PHONY: report report-full compatibility cost test test-browser lint format clean
 
 report: $(VENV)/run.stamp  ## quick profile of the default studies on real models, into reports/quick/
 	$(BIN)/probe run coreference --out reports/quick
@@ -13,6 +13,13 @@ report: $(VENV)/run.stamp  ## quick profile of the default studies on real model
 report-full: $(VENV)/run.stamp  ## the committed reports; GAP=path/to/gap-validation.tsv adds those on GAP
 	$(BIN)/probe run coreference --profile full --out reports
 	$(if $(GAP),$(BIN)/probe run coreference_gap --profile full --data $(GAP) --out reports)
+
+compatibility: $(VENV)/run.stamp  ## check every text architecture of transformers; writes reports/compatibility
+	HF_HUB_OFFLINE=1 $(BIN)/python -m probe.compatibility
+
+cost: $(VENV)/run.stamp  ## what reading a model costs, beside the peers; on a quiet machine, half an hour
+	$(PIP) -e '.[lens,peers]'
+	$(BIN)/python -m studies.cost --profile full --out reports/cost
 
 test: $(VENV)/dev.stamp  ## everything but the tests that need a browser
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "not browser"

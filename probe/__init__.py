@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from probe import data as data
     from probe import scores as scores
+    from probe.capture import edits as edits
     from probe.capture.capture import Capture as Capture
     from probe.errors import ProbeError as ProbeError
     from probe.runner.registry import study as study
@@ -36,7 +37,7 @@ _HOMES = {
     "study": "probe.runner.registry",
     "Result": "probe.runner.results",
 }
-_MODULES = ("data", "scores")
+_MODULES = {"data": "probe.data", "edits": "probe.capture.edits", "scores": "probe.scores"}
 
 __all__ = [
     "Capture",
@@ -46,6 +47,7 @@ __all__ = [
     "Targets",
     "__version__",
     "data",
+    "edits",
     "load",
     "scores",
     "study",
@@ -54,7 +56,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"probe.{name}")
+        return importlib.import_module(_MODULES[name])
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'probe' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -1,4 +1,4 @@
-"""The places in a transformer that can be read, under TransformerLens' names.
+"""The places in a transformer that can be read and edited, under TransformerLens' names.
 
 | site                      | shape                 | what                                                   |
 |---------------------------|-----------------------|--------------------------------------------------------|
@@ -15,11 +15,15 @@
 | `logits`                  | batch pos vocab       | the model's output; has no layer                       |
 
 `k`, `rot_k` and `v` carry the key-value heads as the model has them; everywhere else "head" means query head.
+
+In encoder-decoder models these names mean the decoder; `encoder.pattern` and its like the encoder; `cross.pattern`
+and the other attention sites with that prefix the decoder's reading of the encoder (its keys are encoder positions).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from probe.errors import OutOfRange, UnknownName
@@ -30,6 +34,11 @@ WHOLE_SITES = ("embed", "logits")  # these have no layer
 SITES = (*ATTENTION_SITES, *STREAM_SITES, *WHOLE_SITES)
 SQUARE_SITES = ("scores", "pattern")  # batch head query key; every other site has positions second
 KEY_SITES = ("k", "rot_k", "v")  # their positions are keys: a choice of query rows leaves them whole
+ENCODER, CROSS = "encoder.", "cross."
+PREFIXED = (
+    *(ENCODER + name for name in SITES if name != "logits"),
+    *(CROSS + name for name in (*ATTENTION_SITES, "attn_out")),
+)
 
 
 class Site(NamedTuple):
@@ -41,13 +50,31 @@ class Site(NamedTuple):
     def __str__(self) -> str:
         return self.name if self.layer is None else f"{self.name} of layer {self.layer}"
 
+    @property
+    def prefix(self) -> str:
+        """ "", "encoder." or "cross."."""
+        return split(self.name)[0]
+
+    @property
+    def base(self) -> str:
+        """The name without its prefix."""
+        return split(self.name)[1]
+
+
+@cache
+def split(name: str) -> tuple[str, str]:
+    """`encoder.pattern` as ("encoder.", "pattern"); a name without a prefix has an empty one."""
+    prefix, dot, base = name.rpartition(".")
+    return prefix + dot, base
+
 
 def check_sites(names: str | Iterable[str]) -> tuple[str, ...]:
     """The site names, each known; raises UnknownName."""
     chosen = (names,) if isinstance(names, str) else tuple(names)
     for name in chosen:
-        if name not in SITES:
-            raise UnknownName.of("site", name, SITES)
+        if name not in SITES and name not in PREFIXED:
+            known = PREFIXED if "." in str(name) else SITES
+            raise UnknownName.of("site", name, known)
     return tuple(dict.fromkeys(chosen))
 
 

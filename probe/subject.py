@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from probe.capture.anatomy import Anatomy, dissect
+from probe.capture import parity
+from probe.capture.anatomy import Anatomy, dissect, unwrapped
+from probe.capture.batch import Batch, Padding, make_batch, row_tensor
 from probe.capture.capture import Capture
-from probe.errors import CaptureError, OutOfRange, ProbeError, PromptError, UnsupportedModel
+from probe.capture.edit import Edits, flattened, of_batch
+from probe.capture.generate import Generation, Sampling, collected, write
+from probe.capture.run import Collector, Rows, Run, rows_per_prompt
+from probe.capture.streams import Statistics, Streamed, grouped, stacked
+from probe.errors import OutOfRange, ProbeError, PromptError
 from probe.models.gpt import GPT
+from probe.models.hashes import config_hash, weights_hash
 from probe.models.loading import load_model
-from probe.sites import KEY_SITES, SQUARE_SITES, check_indices, check_sites
+from probe.sites import ENCODER, check_sites
 from probe.targets import Targets
 from probe.tokens.binding import bind
 from probe.tokens.encoding import Encoded, encode, require_offsets, unknown_words
@@ -36,8 +40,6 @@ if TYPE_CHECKING:
 
     from probe.data.texts import Dataset
 
-Rows = Sequence[int] | Sequence[Sequence[int]] | None
-
 
 def load(
     source: str | Path | nn.Module,
@@ -46,89 +48,44 @@ def load(
     name: str | None = None,
     attention: str | None = None,
     dtype: str = "float32",
+    check: bool = True,
 ) -> Subject:
     """A subject by name ("tiny", "smollm2", "minilm"), local folder, hub id, or a model already in memory.
 
     tokenizer: needed with a model object, whose in-memory weights are the ones measured. name: shown in reports.
-    attention: "eager", "sdpa" or None for the model's default. dtype: of loaded weights.
+    attention: "eager", "sdpa" or None for the model's default. dtype: of loaded weights. check: whether three short
+    passes are to make sure that what is read of the model is what it computes.
     Raises UnknownName, UnsupportedModel, FetchError.
     """
     if isinstance(source, str | Path):
         loaded = load_model(source, attention=attention, dtype=dtype)
-        return Subject(loaded.model, tokenizer or loaded.tokenizer, name or loaded.name, loaded.language)
+        return Subject(loaded.model, tokenizer or loaded.tokenizer, name or loaded.name, loaded.language, check=check)
     if not isinstance(source, torch.nn.Module):
         raise ProbeError(f"a model is a name, a folder, a hub id or a torch module, not {type(source).__name__}.")
     if tokenizer is None:
         raise ProbeError(f"a model object ({type(source).__name__}) needs its tokenizer: probe.load(model, tokenizer)")
-    return Subject(source, tokenizer, name or type(source).__name__)
-
-
-@dataclass(frozen=True, repr=False)
-class Run:
-    """What `Subject.run` captured. Positions count each prompt's real tokens from 0.
-
-    `run[site, layer]`, `run["embed"]` and `run["logits"]` are tensors with the shapes of `probe.sites`; shorter
-    prompts are filled up with NaN, as are missing rows. prompts: the encoded texts, in order. rows: the query
-    positions kept, or None.
-    """
-
-    prompts: tuple[Encoded, ...]
-    rows: tuple[tuple[int, ...], ...] | None
-    values: dict[tuple[str, int | None], Tensor]
-
-    def __repr__(self) -> str:
-        """What is there, not its thousands of numbers."""
-        layers: dict[str, list[int]] = {}
-        for name, layer in self.values:
-            layers.setdefault(name, []).extend([] if layer is None else [layer])
-        sites = ", ".join(f"{n} (layers {min(ls)} to {max(ls)})" if ls else n for n, ls in layers.items())
-        return f"Run({len(self.prompts)} prompts, {sites})"
-
-    def __getitem__(self, site: str | tuple[str, int]) -> Tensor:
-        key = (site, None) if isinstance(site, str) else site
-        if key not in self.values:
-            layers = sorted({n for s, n in self.values if s == key[0] and n is not None})
-            names = sorted({s for s, _ in self.values})
-            raise OutOfRange(f"{site!r} was not captured: sites {', '.join(names)}; layers of {key[0]}: {layers}.")
-        return self.values[key]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One padded batch. indices: which prompts. lengths: real tokens of each. shift: padding before each prompt."""
-
-    indices: tuple[int, ...]
-    lengths: tuple[int, ...]
-    shift: tuple[int, ...]
-    inputs: dict[str, Any]
+    return Subject(source, tokenizer, name or type(source).__name__, check=check)
 
 
 class Subject:
     """A model in evaluation mode with its tokenizer. Sizes are attributes: n_layers, n_heads, d_model, ..."""
 
-    def __init__(self, model: nn.Module, tokenizer: Any, name: str, language: str = "english") -> None:
-        self.anatomy: Anatomy = dissect(model)
-        self.model = model.eval()
+    def __init__(
+        self, model: nn.Module, tokenizer: Any, name: str, language: str = "english", *, check: bool = True
+    ) -> None:
+        self.model = unwrapped(model).eval()
+        self.anatomy: Anatomy = dissect(self.model)
         self.tokenizer = tokenizer
         self.name = name
         self.language = language
         self.n_layers, self.n_heads = self.anatomy.n_layers, self.anatomy.n_heads
         self.n_kv_heads, self.d_model = self.anatomy.n_kv_heads, self.anatomy.d_model
+        self.d_head = next(iter(self.anatomy.stack.layers.values())).attention.d_head
         self.has_logits, self.max_positions = self.anatomy.has_logits, self.anatomy.max_positions
+        self.is_causal = self.anatomy.is_causal
         require_offsets(tokenizer)
-        self.is_causal, self.d_head = self._look()
-
-    def _look(self) -> tuple[bool, int]:
-        """One short pass: whether a token sees only what precedes it, and the width of a head.
-
-        Raises UnsupportedModel if a layer's attention cannot be read, so that it fails here and not in mid-study.
-        """
-        try:
-            ((_, seen),) = self.captured([[0, 1, 2]], ["pattern", "z"])
-        except CaptureError as error:
-            raise UnsupportedModel(f"the attention of {type(self.model).__name__} cannot be read: {error}") from error
-        ahead = torch.ones(3, 3, dtype=torch.bool, device=seen.visible[0].device).triu(1)
-        return not bool((seen.visible[0] & ahead).any()), seen["z", 0].shape[-1]
+        if check:
+            parity.check(self.anatomy)
 
     def __repr__(self) -> str:
         return f"Subject({self.name}: {type(self.model).__name__}, {self.n_layers} layers x {self.n_heads} heads)"
@@ -141,6 +98,11 @@ class Subject:
         return str(self.model.config._attn_implementation)  # type: ignore[union-attr]
 
     @property
+    def family(self) -> str:
+        """The model type, as transformers names it."""
+        return "tiny" if isinstance(self.model, GPT) else str(self.model.config.model_type)  # type: ignore[union-attr]
+
+    @property
     def dtype(self) -> str:
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
@@ -151,11 +113,7 @@ class Subject:
     @property
     def config_hash(self) -> str:
         """SHA-256 of the configuration: what the weights do not say, such as rotary bases, windows and softcaps."""
-        config: Any = self.model.config
-        fields = dict(vars(config)) if isinstance(self.model, GPT) else config.to_dict()
-        for name in ("_name_or_path", "transformers_version"):
-            fields.pop(name, None)
-        return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
+        return config_hash(self.model)
 
     @property
     def weights_hash(self) -> str:
@@ -163,11 +121,7 @@ class Subject:
 
         Computed afresh each time, since a model in memory may be trained on.
         """
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return weights_hash(self.model)
 
     @cached_property
     def tokenizer_hash(self) -> str:
@@ -197,40 +151,44 @@ class Subject:
         layers: int | Sequence[int] | None = None,
         heads: int | Sequence[int] | None = None,
         rows: Rows = None,
+        edits: Edits = (),
+        decoder: Sequence[Sequence[int]] | None = None,
         batch_size: int = 8,
-        padding: Literal["left", "right"] = "right",
+        padding: Padding = "right",
+        max_bytes: int | None = None,
     ) -> Run:
         """Run prompts through the model and keep the chosen sites.
 
         rows: query positions to keep, the same for every prompt or a list for each; negative from a prompt's end.
-        Every site but k, rot_k and v keeps these positions only; default all.
+        Every site but k, rot_k, v and those of an encoder keeps these positions only; default all.
+        edits: changes to make (`probe.edits`), the same for every prompt, or a list of edits for each.
+        decoder: what an encoder-decoder's decoder reads, token ids for each prompt; default its start token.
+        max_bytes: how much each batch's capture may take; default what memory is free.
         Raises PromptError, UnknownName, OutOfRange, UnsupportedModel; CaptureError if a captured value is NaN or inf.
         """
         prompts = tuple(self.encode(t) for t in ([texts] if isinstance(texts, str) else texts))
         if not prompts:
             raise PromptError("no prompts were given; give at least one text.")
-        chosen = _rows_per_prompt(rows, prompts)
         names = check_sites(sites)
-        parts: dict[tuple[str, int | None], list[Tensor]] = {}
-        longest = max(map(len, prompts))
+        ids = [p.ids for p in prompts]
+        read = self._decoder(decoder, len(prompts)) if self.anatomy.is_encoder_decoder else ids
+        chosen = rows_per_prompt(rows, [len(r) for r in read])
+        collector = Collector({ENCODER: max(map(len, ids)), "": max(map(len, read))}, chosen, self.name)
         for batch, seen in self.captured(
-            [p.ids for p in prompts],
+            ids,
             names,
             layers=layers,
             heads=heads,
             rows=chosen,
+            edits=edits,
+            decoder=read if self.anatomy.is_encoder_decoder else None,
             batch_size=batch_size,
             padding=padding,
+            max_bytes=max_bytes,
         ):
             for site in seen.expected():
-                tensor = seen[site.name if site.layer is None else (site.name, site.layer)]
-                aligned = _align(tensor, site.name, batch, longest, chosen)
-                # Masked scores may be minus infinity by right.
-                wrong = torch.isnan if site.name == "scores" else lambda t: ~torch.isfinite(t)
-                if any(wrong(t).any() for t in _real(aligned, site.name, batch, chosen)):
-                    raise CaptureError(f"{site} of {self.name} holds NaN or infinite values.")
-                parts.setdefault((site.name, site.layer), []).append(aligned)
-        return Run(prompts, chosen, {key: torch.cat(tensors) for key, tensors in parts.items()})
+                collector.add(site, seen[site.name if site.layer is None else (site.name, site.layer)], batch)
+        return Run(prompts, chosen, collector.values(), tuple(tuple(r) for r in read))
 
     def captured(
         self,
@@ -240,21 +198,163 @@ class Subject:
         layers: int | Sequence[int] | None = None,
         heads: int | Sequence[int] | None = None,
         rows: Sequence[Sequence[int]] | None = None,
+        edits: Edits = (),
+        decoder: Sequence[Sequence[int]] | None = None,
         batch_size: int = 8,
-        padding: Literal["left", "right"] = "right",
+        padding: Padding = "right",
+        max_bytes: int | None = None,
     ) -> Iterator[tuple[Batch, Capture]]:
         """Run prompts of token ids batch by batch, in order, without gradients; yields each batch with its capture.
 
         rows: query positions of each prompt; a shorter list is filled up by repeating its last row. Tensors are as the
         model made them, padding included (`Batch.shift` says where a prompt starts).
         """
-        model = self.model if "logits" in sites else self.anatomy.backbone
+        whole = "logits" in sites or self.anatomy.is_encoder_decoder
+        model = self.model if whole else self.anatomy.backbone
+        flat = flattened(edits, len(prompts))
         for start in range(0, len(prompts), batch_size):
-            batch = self._batch(prompts, range(start, min(start + batch_size, len(prompts))), padding)
-            at = None if rows is None else _row_tensor(rows, batch)
-            with torch.no_grad(), Capture(self.anatomy, sites, layers=layers, heads=heads, rows=at) as seen:
+            indices = range(start, min(start + batch_size, len(prompts)))
+            batch = self._batch(prompts, indices, padding, decoder)
+            seen = Capture(
+                self.anatomy,
+                sites,
+                layers=layers,
+                heads=heads,
+                rows=None if rows is None else row_tensor(rows, batch),
+                edits=of_batch(flat, indices),
+                frames=batch.frames,
+                max_bytes=max_bytes,
+            )
+            with torch.no_grad(), seen:
                 model(**batch.inputs)
             yield batch, seen
+
+    def stream(
+        self,
+        texts: str | Sequence[str],
+        *,
+        groups: Sequence[Sequence[Sequence[int]]] | None = None,
+        offsets: Sequence[int] = tuple(range(-8, 9)),
+        layers: int | Sequence[int] | None = None,
+        edits: Edits = (),
+        batch_size: int = 1,
+    ) -> Streamed:
+        """Statistics of every row of every pattern, in memory of O(rows x keys): entropy, weight on the first key, the
+        key looked at most, mean weight by offset, and the mass on groups of keys.
+
+        groups: for each prompt, lists of key positions (targets, then each of the foils ...), as many for every prompt.
+        offsets: distances from the query; -1 is the previous token.
+        """
+        prompts = [self.encode(t) for t in ([texts] if isinstance(texts, str) else texts)]
+        lengths = [len(p) for p in prompts]
+        if groups is not None and len(groups) != len(prompts):
+            raise OutOfRange(f"groups were given for {len(groups)} prompts, but there are {len(prompts)}.")
+        places = None if groups is None else grouped(groups, lengths)
+        made = []
+        for start in range(0, len(prompts), batch_size):
+            stop = min(start + batch_size, len(prompts))
+            longest = max(lengths[start:stop])
+            wanted = Statistics(
+                None if places is None else places[start:stop, :longest], tuple(offsets), tuple(lengths[start:stop])
+            )
+            batch = self._batch([p.ids for p in prompts], range(start, stop), "right", None)
+            mine = of_batch(flattened(edits, len(prompts)), range(start, stop))
+            seen = Capture(self.anatomy, layers=layers, edits=mine, frames=batch.frames, statistics=wanted)
+            with torch.no_grad(), seen:
+                self.anatomy.backbone(**batch.inputs)
+            made.append(dict(seen.statistics))
+        return stacked(made, max(lengths))
+
+    def gradients(
+        self,
+        texts: str | Sequence[str],
+        metric: Callable[[Tensor], Tensor],
+        sites: str | Sequence[str] = ("z",),
+        *,
+        layers: int | Sequence[int] | None = None,
+        edits: Edits = (),
+        batch_size: int = 8,
+    ) -> Run:
+        """∂metric/∂site of each prompt, in one backward pass a batch: what attribution patching multiplies by a
+        difference of activations (Nanda 2023; Syed et al. 2023).
+
+        metric: of one prompt's logits, (pos, vocab) of its real tokens, a number; for a model without a language-model
+        head, of its last hidden states, (pos, d_model).
+        Scores and patterns run through the model's eager attention meanwhile, equal to 1e-6.
+        """
+        prompts = tuple(self.encode(t) for t in ([texts] if isinstance(texts, str) else texts))
+        ids = [p.ids for p in prompts]
+        names = check_sites(sites)
+        collector = Collector({"": max(map(len, ids))}, None, self.name)
+        flat = flattened(edits, len(ids))
+        for start in range(0, len(ids), batch_size):
+            indices = range(start, min(start + batch_size, len(ids)))
+            batch = self._batch(ids, indices, "right", None)
+            seen = Capture(
+                self.anatomy,
+                names,
+                layers=layers,
+                edits=of_batch(flat, indices),
+                frames=batch.frames,
+                gradients=True,
+            )
+            with torch.enable_grad(), seen:
+                output = self.model(**batch.inputs)
+                answer = output.logits if self.has_logits else output.last_hidden_state
+                total = torch.stack([metric(answer[b, :n]) for b, n in enumerate(batch.lengths)]).sum()
+            found = seen.gradients(total)
+            for site in seen.expected():
+                collector.add(site, found[site.name if site.layer is None else (site.name, site.layer)], batch)
+        return Run(prompts, None, collector.values(), tuple(ids))
+
+    def generate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        max_new_tokens: int,
+        sites: str | Sequence[str] = (),
+        layers: int | Sequence[int] | None = None,
+        heads: int | Sequence[int] | None = None,
+        edits: Edits = (),
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        batch_size: int = 8,
+        max_bytes: int | None = None,
+    ) -> Generation:
+        """Continue prompts with a KV cache, capturing and editing every step; see `Generation` for what is kept.
+
+        temperature: 0 takes the likeliest token (greedy); above, tokens are drawn, among the `top_k` likeliest or the
+        nucleus of `top_p`. edits: as for `run`; rows count from a prompt's start, negative ones are refused, for while
+        text is written there is no end to count from.
+        Raises PromptError where the text would outgrow the context, UnsupportedModel for a model that writes none.
+        """
+        prompts = tuple(self.encode(t) for t in ([texts] if isinstance(texts, str) else texts))
+        if not prompts:
+            raise PromptError("no prompts were given; give at least one text.")
+        ids = [p.ids for p in prompts]
+        flat = flattened(edits, len(ids))
+        config: Any = self.model.config
+        sampling = Sampling(max_new_tokens, temperature, top_k, top_p, seed)
+        parts = [
+            write(
+                self.anatomy,
+                ids,
+                range(start, min(start + batch_size, len(ids))),
+                check_sites(sites),
+                sampling,
+                layers=layers,
+                heads=heads,
+                edits=of_batch(flat, range(start, min(start + batch_size, len(ids)))),
+                pad_id=getattr(self.tokenizer, "pad_token_id", None) or 0,
+                stop=getattr(self.tokenizer, "eos_token_id", None),
+                decoder_start=getattr(config, "decoder_start_token_id", None) or 0,
+                max_bytes=max_bytes,
+            )
+            for start in range(0, len(ids), batch_size)
+        ]
+        return collected(prompts, parts, self.name, self.tokenizer, self.anatomy.is_encoder_decoder)
 
     def random_copy(self, seed: int) -> Subject:
         """The same architecture with freshly initialised weights, as its authors initialise it."""
@@ -263,76 +363,25 @@ class Subject:
             config = copy.deepcopy(self.model.config)
             like = next(self.model.parameters())
             model = type(self.model)(config).to(like.device, like.dtype)
-        return Subject(model, self.tokenizer, f"{self.name}, random weights {seed}", self.language)
+        return Subject(model, self.tokenizer, f"{self.name}, random weights {seed}", self.language, check=False)
 
-    def _batch(self, prompts: Sequence[Sequence[int]], indices: range, padding: str) -> Batch:
-        lengths = tuple(len(prompts[i]) for i in indices)
-        longest = max(lengths)
-        shift = tuple(longest - n if padding == "left" else 0 for n in lengths)
-        device = next(self.model.parameters()).device
+    def _batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        indices: range,
+        padding: Padding,
+        decoder: Sequence[Sequence[int]] | None,
+    ) -> Batch:
         pad = getattr(self.tokenizer, "pad_token_id", None) or 0  # masked, so any id will do
-        ids = torch.full((len(lengths), longest), pad, dtype=torch.long, device=device)
-        mask = torch.zeros_like(ids)
-        for row, (i, n, s) in enumerate(zip(indices, lengths, shift, strict=True)):
-            ids[row, s : s + n] = torch.tensor(prompts[i], device=device)
-            mask[row, s : s + n] = 1
-        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-        accepted = inspect.signature(self.model.forward).parameters
-        if any(shift) and "position_ids" in accepted:
-            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0) + self.anatomy.first_position
-        if "use_cache" in accepted:
-            inputs["use_cache"] = False
-        return Batch(tuple(indices), lengths, shift, inputs)
+        return make_batch(self.anatomy, prompts, indices, padding=padding, pad_id=pad, decoder=decoder)
 
-
-def _rows_per_prompt(rows: Rows, prompts: Sequence[Encoded]) -> tuple[tuple[int, ...], ...] | None:
-    if rows is None:
-        return None
-    each: list[Any] = list(rows)
-    if not each or isinstance(each[0], int):
-        each = [each] * len(prompts)
-    if len(each) != len(prompts):
-        raise OutOfRange(f"rows were given for {len(each)} prompts, but there are {len(prompts)}.")
-    chosen = tuple(check_indices("row", r, len(p)) for r, p in zip(each, prompts, strict=True))
-    if not all(chosen):
-        raise OutOfRange("each prompt needs at least one row; leave rows out to keep all.")
-    return chosen
-
-
-def _row_tensor(rows: Sequence[Sequence[int]], batch: Batch) -> Tensor:
-    most = max(len(rows[i]) for i in batch.indices)
-    filled = [
-        [r + s for r in rows[i]] + [rows[i][-1] + s] * (most - len(rows[i]))
-        for i, s in zip(batch.indices, batch.shift, strict=True)
-    ]
-    return torch.tensor(filled, dtype=torch.long)
-
-
-def _align(tensor: Tensor, site: str, batch: Batch, longest: int, rows: Sequence[Sequence[int]] | None) -> Tensor:
-    """Shift each prompt to position 0 and fill what is not real with NaN, up to `longest` tokens or rows."""
-    most = longest if rows is None else max(map(len, rows))
-    shape = list(tensor.shape)
-    if site in SQUARE_SITES:
-        shape[2], shape[3] = most, longest
-    else:
-        shape[1] = longest if site in KEY_SITES else most
-    full = tensor.new_full(shape, float("nan"))
-    for b, (i, n, s) in enumerate(zip(batch.indices, batch.lengths, batch.shift, strict=True)):
-        queries = slice(s, s + n) if rows is None else slice(0, len(rows[i]))
-        size = n if rows is None else len(rows[i])
-        if site in SQUARE_SITES:
-            full[b, :, :size, :n] = tensor[b, :, queries, s : s + n]
-        elif site in KEY_SITES:
-            full[b, :n] = tensor[b, s : s + n]
-        else:
-            full[b, :size] = tensor[b, queries]
-    return full
-
-
-def _real(aligned: Tensor, site: str, batch: Batch, rows: Sequence[Sequence[int]] | None) -> Iterator[Tensor]:
-    for b, (i, n) in enumerate(zip(batch.indices, batch.lengths, strict=True)):
-        size = n if rows is None else len(rows[i])
-        if site in SQUARE_SITES:
-            yield aligned[b, :, :size, :n]
-        else:
-            yield aligned[b, : n if site in KEY_SITES else size]
+    def _decoder(self, given: Sequence[Sequence[int]] | None, n: int) -> Sequence[Sequence[int]]:
+        """What the decoder of an encoder-decoder reads for each prompt."""
+        if given is None:
+            start = getattr(self.model.config, "decoder_start_token_id", None)
+            return [[start if isinstance(start, int) else 0]] * n
+        if len(given) != n or not all(given):
+            raise OutOfRange(
+                f"the decoder needs at least one token id for each of {n} prompts; got {len(given)} lists."
+            )
+        return given

@@ -1,6 +1,6 @@
-"""`Capture`: read a model's sites during one forward pass.
+"""`Capture`: read and edit a model's sites while it runs.
 
-with Capture(model, ["pattern", "resid_post"]) as seen:
+with Capture(model, ["pattern", "resid_post"], edits=[edits.zero("z", layer=4, heads=2)]) as seen:
     model(**inputs)
 seen["pattern", 3]               # (batch, head, query, key)
 """
@@ -8,20 +8,31 @@ seen["pattern", 3]               # (batch, head, query, key)
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from probe.capture.anatomy import Anatomy, dissect
-from probe.capture.interface import Call, listening
-from probe.capture.patterns import attention_rows, take
-from probe.errors import CaptureError, UnknownName, UnsupportedModel
+from probe.capture import guards
+from probe.capture.anatomy import Anatomy, Attention, dissect
+from probe.capture.edit import Edit, Frame, Path
+from probe.capture.follow import Following, counting
+from probe.capture.heads import AttentionSites
+from probe.capture.interface import listening
+from probe.capture.look import uncompiled
+from probe.capture.paths import PathSites, checked
+from probe.capture.patterns import take
+from probe.capture.residual import ResidualSites
+from probe.capture.store import Store
+from probe.capture.streams import RowStatistics, Statistics
+from probe.errors import CaptureError, UnknownName
 from probe.sites import (
     ATTENTION_SITES,
+    CROSS,
+    ENCODER,
     KEY_SITES,
     SQUARE_SITES,
     WHOLE_SITES,
@@ -29,79 +40,135 @@ from probe.sites import (
     check_indices,
     check_sites,
     kv_head,
+    split,
 )
 
 
 class Capture:
-    """Context manager that keeps the chosen sites of one forward pass; outputs stay the same bit for bit.
+    """Context manager that keeps, and edits, the chosen sites of a forward pass. Unedited outputs stay the same bit
+    for bit.
 
     model: a tiny GPT, a transformers model, or its `Anatomy`. sites: names of `probe.sites`.
     layers, heads: which ones to keep, default all (negative: from the end; heads are query heads, and the key-value
     heads they read are kept for `k`, `rot_k`, `v`). rows: query positions to keep, the same for every prompt or a
     (batch, row) tensor; every site but `k`, `rot_k`, `v` keeps these positions only. Positions here are those of the
-    tensors given to the model, padding included; `Subject.run` counts real tokens instead.
+    tensors given to the model, padding included; `Subject.run` counts real tokens instead. Sites of an encoder keep
+    all theirs.
+    edits: changes to make (`probe.edits`). frames: how the batch's tensors hold its prompts, where edits count real
+    tokens: "" for the decoder or only stack, "encoder." for an encoder. gradients: keep whole tensors that lie on the
+    model's path, so that `gradients()` can be asked; scores and patterns then run through the model's eager
+    attention, equal to 1e-6.
+    device: where to keep tensors, default where the model made them. max_bytes: how much they may take, default what
+    is free when the capture opens. steps: read the successive passes of a generation with a cache, joined into one.
+
+    statistics: what to compute of every row of every pattern without holding one (`probe.capture.streams`).
 
     `capture[site, layer]` is the tensor; `capture["logits"]` and `capture["embed"]` have no layer;
-    `capture.visible[layer]` says which keys each row of `scores` and `pattern` may see. Tensors are references into
+    `capture.visible[layer]` says which keys each row of `scores` and `pattern` may see; `capture.statistics[layer]`
+    are the statistics. Tensors are references into
     the forward pass: do not write into them.
     Raises UnknownName, OutOfRange, UnsupportedModel at once; CaptureError where an expected site was not seen, was
-    seen twice, or was overwritten by the model.
+    seen twice, was overwritten by the model, or does not fit into memory.
     """
 
     def __init__(
         self,
         model: nn.Module | Anatomy,
-        sites: str | Sequence[str],
+        sites: str | Sequence[str] = (),
         *,
         layers: int | Sequence[int] | None = None,
         heads: int | Sequence[int] | None = None,
         rows: Sequence[int] | Tensor | None = None,
+        edits: Sequence[Edit | Path] = (),
+        frames: Mapping[str, Frame] | None = None,
+        gradients: bool = False,
+        device: str | torch.device | None = None,
+        max_bytes: int | None = None,
+        steps: bool = False,
+        statistics: Statistics | None = None,
     ) -> None:
         self.anatomy = model if isinstance(model, Anatomy) else dissect(model)
         self.sites = check_sites(sites)
-        self.layers = check_indices("layer", layers, self.anatomy.n_layers)
+        self._chosen = layers if layers is None else check_indices("layer", layers, self._most_layers())
         self.heads = check_indices("head", heads, self.anatomy.n_heads)
         self.rows = rows if rows is None or isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
-        if "resid_mid" in self.sites and self.anatomy.mid is None:
-            raise UnsupportedModel(
-                f"{type(self.anatomy.model).__name__} has no resid_mid that probe can find: its attention and MLP run "
-                "in parallel or are normed in another order. Ask for resid_pre or resid_post."
-            )
-        if "mlp_out" in self.sites and self.anatomy.mlps is None:
-            raise UnsupportedModel(
-                f"{type(self.anatomy.model).__name__} has no mlp_out that probe can read: its MLP flattens batch and "
-                "positions. Ask for resid_post."
-            )
-        if "logits" in self.sites and not self.anatomy.has_logits:
-            raise UnsupportedModel(
-                f"{type(self.anatomy.model).__name__} has no language-model head, hence no logits; "
-                "its last hidden state is resid_post of the last layer."
-            )
-        self.visible: dict[int, Tensor] = {}
-        self._kept: dict[Site, tuple[Tensor, int]] = {}
-        self._all_heads = self.heads == tuple(range(self.anatomy.n_heads))
-        self._kv_heads = tuple(
-            dict.fromkeys(kv_head(h, self.anatomy.n_heads, self.anatomy.n_kv_heads) for h in self.heads)
+        self.frames = frames or {}
+        self.with_gradients = gradients
+        self.edits = guards.checked_edits([e for e in edits if not isinstance(e, Path)], self.anatomy)
+        self.paths = checked([e for e in edits if isinstance(e, Path)], self.anatomy)
+        self.path_sites: PathSites | None = None
+        self.store = Store(
+            device=None if device is None else torch.device(device),
+            max_bytes=guards.free_bytes(self.anatomy.model) if max_bytes is None else max_bytes,
+            steps=steps,
         )
-        self._layer_of = {self.anatomy.attentions[layer]: layer for layer in self.layers}
+        self.visible: dict[int | tuple[str, int], Tensor] = {}
+        self.wanted_statistics = statistics
+        self.statistics: dict[int, RowStatistics] = {}
+        self._expected = self._places()
+        guards.check_available(self.anatomy, [*self._expected, *self.edits], self.edits)
+        if gradients:
+            guards.check_gradients(self.anatomy, self._expected)
+        self._wanted = frozenset(self._expected)
+        self._past: Counter[Site] = Counter()  # positions of earlier steps
+        self._left: Counter[str] = Counter()  # layers still to be kept
+        self._bases: dict[Site, tuple[Tensor, bool]] = {}
         self._stack = ExitStack()
         self._thread = 0
-        self._rotated = False
+        self._aside = False
         self._open = False
+
+    def _places(self) -> list[Site]:
+        """Every site this capture is to see: the layers that have it, of those asked for."""
+        places = []
+        for name in self.sites:
+            prefix, base = split(name)
+            if base in WHOLE_SITES:
+                places.append(Site(name))
+                continue
+            stack = guards.stack_of(self.anatomy, prefix, name)
+            places += [Site(name, n) for n in stack.layers if self.has_layer(n)]
+        return places
+
+    def _most_layers(self) -> int:
+        encoder = self.anatomy.encoder
+        return max(self.anatomy.n_layers, 0 if encoder is None else encoder.n_layers)
+
+    def expected(self) -> list[Site]:
+        """Every site this capture is to see."""
+        return list(self._expected)
 
     def __enter__(self) -> Capture:
         if self._open:
             raise CaptureError("this capture is open already: open a new one for each forward pass.")
+        guards.check_running(self.anatomy.model)
         self._open = True
         self._thread = threading.get_ident()
-        self._kept.clear()
+        self.store.clear()
         self.visible.clear()
-        self._rotated = False
+        self.statistics.clear()
+        self._past.clear()
+        self._left = Counter(s.name for s in self._expected)
+        self._bases.clear()
+        touched = {*self._expected, *self.edits}
         with ExitStack() as stack:
-            if any(s in ATTENTION_SITES for s in self.sites):
-                stack.enter_context(listening(self, self._layer_of))
-            for handle in self._hooks():
-                stack.callback(handle.remove)
+            stack.enter_context(uncompiled())
+            if self.paths:
+                self.path_sites = PathSites(self, self.paths)
+                stack.callback(self.path_sites.close)
+            attentions = AttentionSites(self, [s for s in touched if s.base in ATTENTION_SITES])
+            if attentions.modules:
+                stack.callback(attentions.close)
+                if self.anatomy.asks:
+                    stack.enter_context(listening(attentions, attentions.modules))
+                else:
+                    mode = Following(attentions.chains, attentions, through=self.with_gradients)
+                    stack.enter_context(attentions.batch_known(mode))
+                    if any(s.base in ("q", "k") for s in touched):  # rotations are seen by their functions
+                        stack.enter_context(listening(attentions, self.anatomy.model.modules()))
+                    stack.enter_context(counting(mode, attentions.modules))
+            residual = ResidualSites(self, touched)
+            stack.callback(residual.close)
             self._stack = stack.pop_all()
         return self
 
@@ -112,156 +179,166 @@ class Capture:
         self._open = False
         if error is not None:
             return
-        missing = [s for s in self.expected() if s not in self._kept]
+        missing = [s for s in self._expected if s not in self.store]
         if missing:
             raise CaptureError(
-                f"{missing[0]} was not seen during the forward pass ({len(missing)} of {len(self.expected())} "
-                "sites missing). The model was not called inside the capture, was compiled, skipped a layer, or does "
-                "not ask transformers for its attention function, as some older architectures do not."
+                f"{missing[0]} was not seen during the forward pass ({len(missing)} of {len(self._expected)} "
+                "sites missing). The model was not called inside the capture, or skipped a layer."
             )
-        if self.anatomy.has_rotary and not self._rotated and not {"q", "k"}.isdisjoint(self.sites):
-            raise UnsupportedModel(
-                f"{type(self.anatomy.model).__name__} has rotary embeddings, but none was seen being applied, so q and "
-                "k cannot be told from rot_q and rot_k. Ask for those."
-            )
-
-    def expected(self) -> list[Site]:
-        """Every site this capture is to see."""
-        layered = [Site(name, layer) for name in self.sites if name not in WHOLE_SITES for layer in self.layers]
-        return layered + [Site(name) for name in self.sites if name in WHOLE_SITES]
 
     def __getitem__(self, site: str | tuple[str, int]) -> Tensor:
+        return self.store.get(self._site(site))
+
+    def _site(self, site: str | tuple[str, int]) -> Site:
         name, layer = (site, None) if isinstance(site, str) else site
         if name not in self.sites:
             raise UnknownName.of("captured site", name, self.sites)
         if layer is not None:
-            (layer,) = check_indices("layer", layer, self.anatomy.n_layers)
-        if Site(name, layer) not in self._kept:
-            layers = ", ".join(str(s.layer) for s in self._kept if s.name == name)
+            stack = guards.stack_of(self.anatomy, split(name)[0], name)
+            (layer,) = check_indices("layer", layer, stack.n_layers)
+        if Site(name, layer) not in self.store:
+            layers = ", ".join(str(s.layer) for s in self._expected if s.name == name and s in self.store)
             raise UnknownName(f"{Site(name, layer)} was not captured; captured layers of {name}: {layers or 'none'}.")
-        tensor, version = self._kept[Site(name, layer)]
-        if _version(tensor) != version:
-            raise CaptureError(f"{Site(name, layer)} was overwritten in place after it was captured.")
+        return Site(name, layer)
+
+    def gradients(self, metric: Tensor) -> dict[tuple[str, int] | str, Tensor]:
+        """∂metric/∂site for every captured site, by the keys of this capture and with their shapes, in one backward
+        pass; metric: a number computed from the model's output, for example a difference of logits.
+
+        `result` adds up to `attn_out`, so each head's gradient is that of `attn_out`.
+        Raises CaptureError without `gradients=True`, or where the metric does not depend on a site in any layer.
+        """
+        if not self.with_gradients:
+            raise CaptureError("gradients were not kept: open the capture with gradients=True.")
+        if not metric.requires_grad:
+            raise CaptureError("the metric has no gradient: run the model outside torch.no_grad().")
+        places = [s for s in self._expected if s in self._bases]
+        bases = [self._bases[s][0] for s in places]
+        found = torch.autograd.grad(metric, bases, retain_graph=True, allow_unused=True)
+        for name in {s.name for s in places}:
+            if all(g is None for s, g in zip(places, found, strict=True) if s.name == name):
+                raise CaptureError(f"the metric depends on {name} in no layer: is it computed from the output?")
+        made: dict[tuple[str, int] | str, Tensor] = {}
+        for site, gradient in zip(places, found, strict=True):
+            base, heads_first = self._bases[site]
+            whole = torch.zeros_like(base) if gradient is None else gradient
+            whole = whole.transpose(1, 2) if heads_first else whole
+            if site.base == "result":
+                whole = whole.unsqueeze(2).expand(-1, -1, self._attention(site).n_heads, -1)
+            made[site.name if site.layer is None else (site.name, site.layer)] = self.chosen(site, whole)
+        return made
+
+    # What the seams ask of a capture.
+
+    def mine(self) -> bool:
+        """Whether a hook is to act: in the thread that opened this capture, and not in what it runs on the side."""
+        return threading.get_ident() == self._thread and not self._aside
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Run parts of the model on the side, past this capture's hooks."""
+        self._aside = True
+        try:
+            yield
+        finally:
+            self._aside = False
+
+    def visit(
+        self,
+        site: Site,
+        tensor: Tensor,
+        *,
+        rows_at: Tensor | None = None,
+        length: int | None = None,
+        places: Sequence[int] | None = None,
+        first: int | None = None,
+        keep: bool = True,
+    ) -> Tensor:
+        """Make this capture's edits of a site, keep what it wants of it, and return what the model is to go on with.
+
+        rows_at: (batch, row), the position of each row, where the tensor holds only some of `length`. places: the
+        places in the batch of the prompts it holds, where these are not all. first: the position of its first entry,
+        where a cache holds earlier ones that it does not show.
+        """
+        edits = self.edits.get(site, ())
+        if not edits and site not in self._wanted:
+            return tensor
+        square = site.base in SQUARE_SITES
+        here = tensor.shape[2 if square else 1]
+        past = (self._past[site] if self.store.steps else 0) if first is None else first
+        keys_from = max(0, past + here - tensor.shape[3]) if square and rows_at is None and not site.prefix else 0
+        frames = self.frames_of(site)
+        if places is not None:
+            whole = Frame.plain(max(places) + 1, past + (length or here))
+            frames = ((frames[0] or whole).only(places), (frames[1] or whole).only(places))
+        for edit in edits:
+            tensor = edit.apply(tensor, *frames, rows_at=rows_at, length=length, past=past, keys_from=keys_from)
+        if keep:
+            self.keep(site, tensor, rows_at is not None)
+            self._past[site] += here
         return tensor
 
-    def hears(self, module: nn.Module) -> bool:
-        return module in self._layer_of
+    def keep(self, site: Site, tensor: Tensor, rows_chosen: bool = False) -> None:
+        """Keep a site's tensor if it is wanted. rows_chosen: it holds only the wanted rows already."""
+        if site not in self._wanted:
+            return
+        if site.base != "result":
+            self.base(site, tensor)
+        self.put(site, self.chosen(site, tensor, rows_chosen))
 
-    def attended(self, call: Call) -> None:
-        """Keep what this capture wants of one attention call."""
-        layer = self._layer_of[call.module]
-        self._check_sizes(call)
-        self._rotated = self._rotated or call.before_rotary[0] is not call.query
-        heads_first = {"rot_q": call.query, "rot_k": call.key, "v": call.value}
-        heads_first["q"], heads_first["k"] = call.before_rotary  # type: ignore[assignment]
-        if not set(SQUARE_SITES).isdisjoint(self.sites):
-            rows = attention_rows(call, self._rows_for(call.query, dim=2))
-            self.visible[layer] = rows.visible
-            for name in SQUARE_SITES:
-                if name in self.sites:
-                    whole: Tensor = getattr(rows, name)
-                    self._keep(Site(name, layer), whole if self._all_heads else whole[:, list(self.heads)])
-        for name in self.sites:
-            if name == "z":
-                self._keep(Site(name, layer), self._choose(name, call.output))
-            elif name == "result":
-                self._keep(Site(name, layer), self._result(layer, self._choose_rows(call.output)))
-            elif name in heads_first:
-                if heads_first[name] is None:
-                    raise UnsupportedModel(
-                        f"{name} of {type(call.module).__name__} cannot be told from rot_{name}: its rotary embedding "
-                        f"could not be followed. Ask for rot_{name}."
-                    )
-                self._keep(Site(name, layer), self._choose(name, heads_first[name].transpose(1, 2)))
+    def put(self, site: Site, chosen: Tensor) -> None:
+        """Keep what was chosen of a wanted site."""
+        self.store.keep(site, chosen, self.layers_left(site))
+        self._left[site.name] -= 1
 
-    def _check_sizes(self, call: Call) -> None:
-        """The heads that the configuration promises are those that attend; otherwise heads would be misnamed."""
-        told = (self.anatomy.n_heads, self.anatomy.n_kv_heads, self.anatomy.n_heads)
-        seen = (call.query.shape[1], call.key.shape[1], call.output.shape[2])
-        if told != seen:
-            raise UnsupportedModel(
-                f"{type(call.module).__name__} attends with {seen[0]} query and {seen[1]} key-value heads; the "
-                f"configuration of {type(self.anatomy.model).__name__} says {told[0]} and {told[1]}."
-            )
+    def base(self, site: Site, tensor: Tensor, heads_first: bool = False) -> None:
+        """Remember the tensor on the model's path whose gradient is the site's. heads_first: before its positions."""
+        if self.with_gradients and self.wants(site):
+            self._bases[site] = tensor, heads_first
 
-    def _result(self, layer: int, z: Tensor) -> Tensor:
-        """What each chosen head alone adds to the output projection: the projection itself run on one head's z.
+    def layers_left(self, site: Site) -> int:
+        """How many layers of a site are still to be kept, this one with them."""
+        return max(1, self._left[site.name])
 
-        Runs the module's own forward, past its hooks, so any kind of projection (transposed, quantised, with an
-        adapter) gives its own numbers; its bias is the answer to zeros, and is taken off.
-        """
-        project = self.anatomy.projects[layer].forward
-        bias = project(torch.zeros_like(z[:1, :1]).flatten(2))
-        parts = []
-        for head in self.heads:
-            alone = torch.zeros_like(z)
-            alone[:, :, head] = z[:, :, head]
-            parts.append(project(alone.flatten(2)) - bias)
-        return torch.stack(parts, 2)
+    def chosen(self, site: Site, tensor: Tensor, rows_chosen: bool = False) -> Tensor:
+        """The chosen heads and rows of a site's whole tensor."""
+        if site.base in ATTENTION_SITES and self.heads != tuple(range(self.anatomy.n_heads)):
+            attention = self._attention(site)
+            heads = [h for h in self.heads if h < attention.n_heads]
+            if site.base in KEY_SITES and attention.n_kv_heads < attention.n_heads:
+                heads = list(dict.fromkeys(kv_head(h, attention.n_heads, attention.n_kv_heads) for h in heads))
+            tensor = tensor[:, heads] if site.base in SQUARE_SITES else tensor[:, :, heads]
+        if rows_chosen or site.base in KEY_SITES:
+            return tensor
+        dim = 2 if site.base in SQUARE_SITES else 1
+        rows = None if site.prefix == ENCODER else self.rows_of(tensor.shape[0], tensor.shape[dim], tensor.device)
+        return tensor if rows is None else take(tensor, rows, dim)
 
-    def _choose(self, name: str, tensor: Tensor) -> Tensor:
-        """The chosen heads and rows of a (batch, pos, head, d_head) tensor."""
-        if not self._all_heads:
-            tensor = tensor[:, :, list(self._kv_heads if name in KEY_SITES else self.heads)]
-        return tensor if name in KEY_SITES else self._choose_rows(tensor)
-
-    def _choose_rows(self, tensor: Tensor) -> Tensor:
-        rows = self._rows_for(tensor)
-        return tensor if rows is None else take(tensor, rows, 1)
-
-    def _rows_for(self, tensor: Tensor, dim: int = 1) -> Tensor | None:
-        """The chosen rows of a tensor whose positions lie along `dim`, none of them negative."""
+    def rows_of(self, batch: int, length: int, device: torch.device) -> Tensor | None:
+        """The chosen rows, (batch, row), none of them negative; None is all. Raises OutOfRange."""
         if self.rows is None:
             return None
-        size = tensor.shape[dim]
         for row in (int(self.rows.min()), int(self.rows.max())):
-            check_indices("row", row, size)
-        rows = self.rows.to(tensor.device) % size
-        return rows if rows.dim() == 2 else rows.expand(tensor.shape[0], -1)
+            check_indices("row", row, length)
+        rows = self.rows.to(device) % length
+        return rows if rows.dim() == 2 else rows.expand(batch, -1)
 
-    def _keep(self, site: Site, tensor: Tensor) -> None:
-        if site in self._kept:
-            raise CaptureError(f"{site} was seen twice: a capture reads one forward pass. Open one capture for each.")
-        self._kept[site] = (tensor, _version(tensor))
+    def frames_of(self, site: Site) -> tuple[Frame | None, Frame | None]:
+        """How prompts lie along a site's positions (those of keys for key sites), and along its columns."""
+        encoder = self.frames.get(ENCODER)
+        if site.prefix == ENCODER or (site.prefix == CROSS and site.base in KEY_SITES):
+            return encoder, encoder
+        decoder = self.frames.get("")
+        return decoder, encoder if site.prefix == CROSS else decoder
 
-    def _hooks(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
-        """Read-only hooks for the residual stream and the logits; they return None, so nothing is replaced."""
-        for layer in self.layers:
-            block = self.anatomy.blocks[layer]
-            if "resid_pre" in self.sites:
-                yield self._before(block, Site("resid_pre", layer))
-            if "resid_post" in self.sites:
-                yield self._after(block, Site("resid_post", layer))
-            if "resid_mid" in self.sites and self.anatomy.mid is not None:
-                module, side = self.anatomy.mid[layer]
-                yield (self._before if side == "input" else self._after)(module, Site("resid_mid", layer))
-            if "attn_out" in self.sites:
-                yield self._after(self.anatomy.projects[layer], Site("attn_out", layer))
-            if "mlp_out" in self.sites and self.anatomy.mlps is not None:
-                yield self._after(self.anatomy.mlps[layer], Site("mlp_out", layer))
-        if "embed" in self.sites:
-            yield self._after(self.anatomy.embedding, Site("embed"))
-        if "logits" in self.sites:
-            yield self._after(self.anatomy.model, Site("logits"))
+    def has_layer(self, layer: int) -> bool:
+        """Whether a layer is among those asked for."""
+        return self._chosen is None or layer in self._chosen
 
-    def _before(self, module: nn.Module, site: Site) -> torch.utils.hooks.RemovableHandle:
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if threading.get_ident() == self._thread:
-                hidden = args[0] if args else kwargs["hidden_states"]
-                self._keep(site, self._choose_rows(hidden))
+    def wants(self, site: Site) -> bool:
+        return site in self._wanted
 
-        return module.register_forward_pre_hook(hook, with_kwargs=True)
-
-    def _after(self, module: nn.Module, site: Site) -> torch.utils.hooks.RemovableHandle:
-        def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if threading.get_ident() == self._thread:
-                if site.name == "logits":
-                    output = output.logits
-                self._keep(site, self._choose_rows(output[0] if isinstance(output, tuple) else output))
-
-        return module.register_forward_hook(hook)
-
-
-def _version(tensor: Tensor) -> int:
-    """Counts in-place writes; tensors made in inference mode do not count them."""
-    return 0 if tensor.is_inference() else tensor._version
+    def _attention(self, site: Site) -> Attention:
+        attention = None if site.layer is None else self.anatomy.attention(site.prefix, site.layer)
+        assert attention is not None  # a capture expects only what `guards.check_available` let pass
+        return attention

@@ -160,7 +160,7 @@ def inputs_of(
 
     model = ModelInfo(
         name=subject.name,
-        family=subject.anatomy.kind,
+        family=subject.family,
         weights_sha256=subject.weights_hash,
         config_sha256=subject.config_hash,
         tokenizer_sha256=subject.tokenizer_hash,

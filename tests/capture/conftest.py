@@ -53,9 +53,21 @@ class Case:
         }
 
 
+def blocks(subject: Subject) -> list[Any]:
+    return [layer.block.module for layer in subject.anatomy.stack.layers.values()]
+
+
+def attentions(subject: Subject) -> list[Any]:
+    return [layer.attention.module for layer in subject.anatomy.stack.layers.values()]
+
+
+def projects(subject: Subject) -> list[Any]:
+    return [layer.attention.project.module for layer in subject.anatomy.stack.layers.values()]
+
+
 def eager_attentions(case: Case, inputs: dict[str, Tensor]) -> list[Tensor]:
     """Every layer's pattern as the model's own eager attention returns it, without any capture."""
-    if case.subject.anatomy.kind != "tiny":
+    if case.subject.family != "tiny":
         with torch.no_grad():
             return list(case.oracle.model(**inputs, output_attentions=True).attentions)
     from probe.models import gpt

@@ -11,7 +11,7 @@ from torch import Tensor
 from probe.capture.capture import Capture
 from probe.errors import CaptureError, OutOfRange, UnknownName, UnsupportedModel
 from probe.sites import kv_head
-from tests.capture.conftest import SITES, Case, eager_attentions
+from tests.capture.conftest import SITES, Case, attentions, blocks, eager_attentions, projects
 
 
 def output(case: Case, inputs: dict[str, Tensor]) -> Tensor:
@@ -112,18 +112,18 @@ def test_q_and_k_are_the_projections_before_rotary(case: Case) -> None:
     with Capture(case.subject.model, ["q", "k", "rot_q", "rot_k", "resid_pre"]) as seen:
         output(case, inputs)
     layer = case.subject.n_layers - 1
-    block, x = case.subject.anatomy.blocks[layer], seen["resid_pre", layer]
-    attention = case.subject.anatomy.attentions[layer]
+    block, x = blocks(case.subject)[layer], seen["resid_pre", layer]
+    attention = attentions(case.subject)[layer]
     with torch.no_grad():
-        if case.subject.anatomy.kind == "llama":
+        if case.subject.family == "llama":
             q, k = (p(block.input_layernorm(x)) for p in (attention.q_proj, attention.k_proj))
-        elif case.subject.anatomy.kind == "bert":
+        elif case.subject.family == "bert":
             q, k = attention.query(x), attention.key(x)
         else:
             q, k, _ = attention.qkv(block.norm_attention(x)).split(case.subject.d_model, -1)
     assert (seen["q", layer].flatten(2) - q).abs().max() <= 1e-5
     assert (seen["k", layer].flatten(2) - k).abs().max() <= 1e-5
-    rotates = case.subject.anatomy.kind == "llama"
+    rotates = case.subject.family == "llama"
     assert torch.equal(seen["q", layer], seen["rot_q", layer]) is not rotates
     assert torch.equal(seen["rot_k", layer][:, 0], seen["k", layer][:, 0])  # position 0 is not turned
 
@@ -132,15 +132,15 @@ def test_the_residual_stream_adds_up(case: Case) -> None:
     inputs = case.inputs("right", case.texts[:1])
     with Capture(case.subject.model, ["resid_pre", "resid_mid", "resid_post"]) as seen:
         output(case, inputs)
-    for layer, block in enumerate(case.subject.anatomy.blocks):
+    for layer, block in enumerate(blocks(case.subject)):
         pre, mid, post = (seen[s, layer] for s in ("resid_pre", "resid_mid", "resid_post"))
         if layer:
             assert torch.equal(pre, seen["resid_post", layer - 1])
         with torch.no_grad():
-            if case.subject.anatomy.kind == "bert":
+            if case.subject.family == "bert":
                 again = block.output(block.intermediate(mid), mid)
             else:
-                norm = block.norm_mlp if case.subject.anatomy.kind == "tiny" else block.post_attention_layernorm
+                norm = block.norm_mlp if case.subject.family == "tiny" else block.post_attention_layernorm
                 again = mid + block.mlp(norm(mid))
         assert torch.equal(again, post)
 
@@ -148,11 +148,11 @@ def test_the_residual_stream_adds_up(case: Case) -> None:
 def test_each_half_of_a_block_writes_what_its_sites_say(case: Case) -> None:
     with Capture(case.subject.model, ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]) as seen:
         output(case, case.inputs("right", case.texts[:1]))
-    for layer, block in enumerate(case.subject.anatomy.blocks):
+    for layer, block in enumerate(blocks(case.subject)):
         pre, attn, mid, mlp, post = (
             seen[s, layer] for s in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
         )
-        if case.subject.anatomy.kind == "bert":
+        if case.subject.family == "bert":
             with torch.no_grad():
                 assert torch.equal(block.attention.output.LayerNorm(attn + pre), mid)
                 assert torch.equal(block.output.LayerNorm(mlp + mid), post)
@@ -166,7 +166,7 @@ def test_the_heads_results_and_the_bias_add_up_to_attn_out(case: Case) -> None:
     with Capture(case.subject.model, ["result", "attn_out", "z"]) as seen:
         output(case, case.inputs("right", case.texts[:1]))
     for layer in (0, case.subject.n_layers - 1):
-        project = case.subject.anatomy.projects[layer]
+        project = projects(case.subject)[layer]
         bias = 0 if project.bias is None else project.bias
         total = seen["result", layer].sum(2) + bias
         scale = seen["attn_out", layer].abs().max()
@@ -200,9 +200,9 @@ def test_embed_is_the_embedding_of_the_tokens_alone(case: Case) -> None:
     with Capture(case.subject.model, ["embed", "resid_pre"], rows=[1, 2]) as seen:
         output(case, inputs)
     with torch.no_grad():
-        expected = case.subject.anatomy.embedding.weight[inputs["input_ids"][:, [1, 2]]]
+        expected = case.subject.anatomy.stack.embedding.module.weight[inputs["input_ids"][:, [1, 2]]]
     assert torch.equal(seen["embed"], expected)
-    assert torch.equal(seen["embed"], seen["resid_pre", 0]) == (case.subject.anatomy.kind == "llama")
+    assert torch.equal(seen["embed"], seen["resid_pre", 0]) == (case.subject.family == "llama")
 
 
 def test_two_captures_at_once_read_the_same_and_end_apart(case: Case) -> None:
@@ -223,7 +223,7 @@ def test_after_an_exception_nothing_is_left_behind(case: Case) -> None:
 
     from probe.models.gpt import AttentionLookup
 
-    modules = [importlib.import_module(type(a).__module__) for a in case.subject.anatomy.attentions[:1]]
+    modules = [importlib.import_module(type(a).__module__) for a in attentions(case.subject)[:1]]
     before = [AttentionInterface.get_interface, AttentionLookup.get_interface, *(vars(m).copy() for m in modules)]
 
     class Boom(Exception):
@@ -232,7 +232,7 @@ def test_after_an_exception_nothing_is_left_behind(case: Case) -> None:
     def fail(*_: object) -> None:
         raise Boom
 
-    handle = case.subject.anatomy.blocks[-1].register_forward_hook(fail)
+    handle = blocks(case.subject)[-1].register_forward_hook(fail)
     try:
         with pytest.raises(Boom), Capture(case.subject.model, all_sites(case)):
             output(case, case.inputs("right"))
@@ -310,7 +310,7 @@ def test_an_open_capture_cannot_be_opened_again(case: Case) -> None:
         with pytest.raises(CaptureError, match="open already"):
             seen.__enter__()
         output(case, case.inputs("right", case.texts[:1]))
-    assert not case.subject.anatomy.blocks[0]._forward_pre_hooks
+    assert not blocks(case.subject)[0]._forward_pre_hooks
 
 
 def test_heads_come_in_the_order_they_were_asked_for(case: Case) -> None:

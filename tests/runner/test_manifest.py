@@ -292,7 +292,7 @@ def test_the_packages_code_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_
     import shutil
 
     package = tmp_path / "probe"
-    skip = shutil.ignore_patterns("__pycache__", "tiny", "studies", "report")
+    skip = shutil.ignore_patterns("__pycache__", "tiny", "studies", "report", "compatibility", "cost")
     shutil.copytree(module.PACKAGE, package, ignore=skip)
     monkeypatch.setattr(module, "PACKAGE", package)
     study = tmp_path / "study.py"

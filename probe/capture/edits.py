@@ -1,0 +1,189 @@
+"""Edits: change what a model computes at a site, during a forward pass.
+
+    subject.run(text, "logits", edits=[probe.edits.zero("z", layer=4, heads=2)])
+
+An edit reaches everything the model computes from that site, or is refused. Several edits are applied in the order in
+which the model computes the sites: embed; then in each layer resid_pre, q and k, rot_q, rot_k and v, scores, pattern,
+z, result, attn_out, resid_mid, mlp_out, resid_post. Edits of one site are applied in the order given, and what is
+captured at a site is what the model goes on with, after its edits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from probe.capture.edit import HEAD_SITES, Captured, Change, Edit, Indices, Path, Positions, Where
+from probe.capture.paths import path
+from probe.errors import OutOfRange, ProbeError
+from probe.sites import SQUARE_SITES, Site, check_sites, split
+
+__all__ = [
+    "Edit",
+    "Path",
+    "Where",
+    "add",
+    "edit",
+    "knock_out",
+    "mean",
+    "patch",
+    "path",
+    "replace",
+    "resample",
+    "scale",
+    "zero",
+]
+UNEDITABLE = ("logits",)
+
+
+def edit(
+    site: str,
+    layer: int | None,
+    change: Change,
+    *,
+    heads: Indices = None,
+    rows: Indices | Sequence[Sequence[int]] = None,
+    keys: Indices | Sequence[Sequence[int]] = None,
+    prompts: Indices = None,
+    what: str = "change",
+) -> Edit:
+    """An edit that puts `change(part, where)` in the place of the chosen part of a site (see `Change`).
+
+    layer: None for `embed`. Raises UnknownName for a site that does not exist, ProbeError for a choice that the site
+    does not have.
+    """
+    (site,) = check_sites(site)
+    base = split(site)[1]
+    if base in UNEDITABLE:
+        raise ProbeError(f"{site} cannot be edited: it is the model's answer. Edit resid_post of the last layer.")
+    if (layer is None) != (base == "embed"):
+        raise ProbeError(f"{site} has {'no layer' if base == 'embed' else 'a layer: give layer=0, 1, ...'}")
+    if heads is not None and base not in (*HEAD_SITES, *SQUARE_SITES):
+        raise ProbeError(f"{site} has no heads; edit z or result to reach one head's part.")
+    if keys is not None and base not in SQUARE_SITES:
+        raise ProbeError(f"keys are columns of {' and '.join(SQUARE_SITES)}; {site} has none.")
+    return Edit(site, layer, change, _tuple(heads), _rows(rows), _rows(keys), _tuple(prompts), what)
+
+
+def zero(site: str, layer: int | None = None, **where: object) -> Edit:
+    """Zero ablation. where: heads=, rows=, keys=, prompts= as for `edit`."""
+    return edit(site, layer, lambda part, _: torch.zeros_like(part), what="zero", **where)  # type: ignore[arg-type]
+
+
+def scale(site: str, layer: int | None, factor: float, **where: object) -> Edit:
+    """Multiply by `factor`."""
+    return edit(site, layer, lambda part, _: part * factor, what="scale", **where)  # type: ignore[arg-type]
+
+
+def add(site: str, layer: int | None, vector: Tensor, **where: object) -> Edit:
+    """Add `vector`, which broadcasts to the chosen part: (d_model,) or (head, d_head). Steering."""
+    return edit(site, layer, lambda part, _: part + vector.to(part), what="add to", **where)  # type: ignore[arg-type]
+
+
+def replace(site: str, layer: int | None, values: Tensor, **where: object) -> Edit:
+    """Put `values`, which broadcast to the chosen part, in its place."""
+    return edit(
+        site,
+        layer,
+        lambda part, _: values.to(part).expand_as(part),
+        what="replace",
+        **where,  # type: ignore[arg-type]
+    )
+
+
+def mean(site: str, layer: int | None, run: Captured, **where: object) -> Edit:
+    """Mean ablation: the mean over every real position of every prompt in `run`, which captured the site whole.
+
+    The run is the reference set: say in a report what it was.
+    """
+    if split(site)[1] in SQUARE_SITES:
+        raise ProbeError(f"columns of {site} are positions, so their mean says nothing. Mean-ablate z or result.")
+    values = run[site] if layer is None else run[site, layer]
+    average = values.nanmean(dim=(0, 1))
+
+    def change(part: Tensor, where: Where) -> Tensor:
+        return (average if where.heads is None else average[where.heads.to(average.device)]).to(part).expand_as(part)
+
+    return edit(site, layer, change, what="mean-ablate", **where)  # type: ignore[arg-type]
+
+
+def patch(site: str, layer: int | None, run: Captured, *, source: Indices = None, **where: object) -> Edit:
+    """Activation patching: what the site held at the same positions in `run`, which captured the site whole.
+
+    source: for each prompt, the number of the prompt in `run` to take it from; default its own number.
+    Raises OutOfRange, when it happens, for a position that the source does not have.
+    """
+    values = run[site] if layer is None else run[site, layer]
+    sources = None if source is None else torch.tensor(source).reshape(-1)
+
+    def change(part: Tensor, where: Where) -> Tensor:
+        prompts, rows = where.prompts.to(values.device), where.rows.to(values.device)
+        if sources is not None:
+            prompts = sources.expand(int(prompts.max()) + 1)[prompts] if len(sources) == 1 else sources[prompts]
+        length = values.shape[2 if where.keys is not None else 1]
+        if int(prompts.max()) >= len(values) or int(rows.max()) >= length:
+            raise OutOfRange(
+                f"{Site(site, layer)} cannot be patched at prompt {int(prompts.max())}, position {int(rows.max())}: "
+                f"the source has {len(values)} prompts of at most {length} tokens."
+            )
+        taken = values[prompts]
+        if where.keys is not None and where.heads is not None:
+            taken = taken[:, where.heads][:, :, rows]
+            real = (where.keys >= 0) & (where.keys < taken.shape[-1])
+            new = part.clone()
+            new[..., real] = taken[..., where.keys[real]].to(part)
+        else:
+            new = taken[:, rows] if where.heads is None else taken[:, rows][:, :, where.heads]
+        if torch.isnan(new).any():
+            raise OutOfRange(f"{Site(site, layer)} cannot be patched: the source prompt is shorter than the target.")
+        return new.to(part)
+
+    return edit(site, layer, change, what="patch", **where)  # type: ignore[arg-type]
+
+
+def resample(site: str, layer: int | None, run: Captured, *, seed: int, **where: object) -> Edit:
+    """Resample ablation (Chan et al. 2022): the same positions of another prompt of `run`, drawn for each prompt.
+
+    `run` holds the prompts that are edited, at least two, and each long enough for the rows.
+    """
+    n = len(run[site] if layer is None else run[site, layer])
+    if n < 2:
+        raise ProbeError("resampling draws from another prompt, and the run holds only one: give a run of two or more.")
+    drawn = torch.randint(1, n, (n,), generator=torch.Generator().manual_seed(seed))
+    made = patch(site, layer, run, source=((torch.arange(n) + drawn) % n).tolist(), **where)
+    return dataclasses.replace(made, what="resample")
+
+
+def knock_out(
+    layer: int,
+    query: int | Sequence[int],
+    key: int | Sequence[int],
+    *,
+    heads: Indices = None,
+    prompts: Indices = None,
+    prefix: str = "",
+) -> Edit:
+    """Cut the edges from the query positions to the key positions: their scores become those of masked cells, so the
+    row's other weights grow in proportion. prefix: "encoder." or "cross." in encoder-decoder models.
+
+    A row whose every visible key is cut is refused when it happens, for it has nothing left to read.
+    """
+
+    def cut(part: Tensor, where: Where) -> Tensor:
+        return torch.full_like(part, torch.finfo(part.dtype).min)
+
+    return edit(f"{prefix}scores", layer, cut, heads=heads, rows=query, keys=key, prompts=prompts, what="knock out")
+
+
+def _tuple(given: Indices) -> tuple[int, ...] | None:
+    return None if given is None else (given,) if isinstance(given, int) else tuple(given)
+
+
+def _rows(given: Indices | Sequence[Sequence[int]]) -> Positions:
+    if given is None or isinstance(given, int):
+        return _tuple(given)
+    each = tuple(given)
+    return each if not each or isinstance(each[0], int) else tuple(tuple(r) for r in each)  # type: ignore

@@ -1,0 +1,147 @@
+"""From a plan to a table: every contender at every length, each measurement in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from statistics import median
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from probe.cost import memory
+from probe.cost.contenders import CONTENDERS, PLAIN
+from probe.cost.pairs import Pairs
+from probe.errors import ProbeError
+
+COLUMNS = (
+    "model", "n_tokens", "contender", "repeats", "ratio_median", "ratio_min", "ratio_max", "plain_seconds",
+    "peak_mb", "plain_peak_mb", "note",
+)  # fmt: skip
+PACKAGES = ("torch", "transformers", "transformer-lens", "nnsight")
+THREADS = 2
+# No network, and no usage statistics of the libraries that are measured.
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_MODE": "disabled"}
+
+
+class Case(NamedTuple):
+    """A model at one length. repeats: pairs that are timed. contenders: names, in the order of the table."""
+
+    model: str
+    n_tokens: int
+    repeats: int
+    contenders: tuple[str, ...] = tuple(CONTENDERS)
+
+
+LONG = (PLAIN, "probe-rows", "output-attentions")
+TINY = Case("tiny", 64, 15)  # the longest prompt it reads
+PLANS = {
+    "quick": (TINY, Case("smollm2", 256, 7)),
+    "full": (
+        TINY,
+        Case("smollm2", 256, 15),
+        Case("smollm2", 1024, 9),
+        Case("smollm2", 4096, 3),
+        Case("smollm2", 8192, 3, LONG),
+    ),
+}
+
+Ask = Callable[[Sequence[str]], dict[str, Any]]
+"""Words for the worker in, its answer out."""
+
+
+def ask_worker(words: Sequence[str]) -> dict[str, Any]:
+    """The answer of a worker in a process of its own; {"failed": how it ended} if it gave none."""
+    done = subprocess.run(
+        [sys.executable, "-m", "probe.cost.worker", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **QUIET},
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        return {"failed": f"the process was killed by signal {-done.returncode}" if done.returncode < 0 else last}
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def measure(
+    plan: Sequence[Case],
+    *,
+    threads: int = THREADS,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+    ask: Ask = ask_worker,
+) -> pd.DataFrame:
+    """One row per model, length and contender (`COLUMNS`); ratios, seconds and MB are NaN where `note` says why.
+
+    seed: of the token ids. say: told what is measured next, in a line.
+    Raises ProbeError if a plain forward pass fails, for then there is nothing to compare with.
+    """
+    rows = []
+    for case in plan:
+        plain_peak = float("nan")
+        for name in (PLAIN, *(c for c in case.contenders if c != PLAIN)):
+            say(f"{case.model}, {case.n_tokens} tokens: {name}")
+            words = [case.model, str(case.n_tokens), name, "--threads", str(threads), "--seed", str(seed)]
+            peak = ask([*words, "--measure", "memory"])
+            why_not = _why_not(peak)
+            timed = peak if why_not else ask([*words, "--measure", "time", "--repeats", str(case.repeats)])
+            why_not = _why_not(timed)
+            if name == PLAIN:
+                if why_not:
+                    raise ProbeError(f"a plain pass of {case.model} at {case.n_tokens} tokens failed: {why_not}")
+                plain_peak = peak["peak_mb"]
+            rows.append(_row(case, name, peak, None if why_not else Pairs(**timed), plain_peak, why_not))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def machine(threads: int = THREADS, seed: int = 0) -> dict[str, str]:
+    """What the numbers depend on, for the reader: name -> value."""
+    facts = {
+        "processors": f"{os.cpu_count()} ({platform.machine()})",
+        "memory": f"{memory.total() / 1e9:.0f} GB",
+        "threads": str(threads),
+        "weights": "float32",
+        "token ids": f"uniform over the vocabulary, seed {seed}",
+        "Python": platform.python_version(),
+    }
+    return facts | {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _why_not(answer: dict[str, Any]) -> str:
+    if "failed" in answer:
+        return f"failed: {answer['failed']}"
+    return f"skipped: {answer['skipped']}" if "skipped" in answer else ""
+
+
+def _row(
+    case: Case, name: str, peak: dict[str, Any], pairs: Pairs | None, plain_peak: float, note: str
+) -> dict[str, Any]:
+    ratios = pairs.ratios if pairs else [float("nan")]
+    return {
+        "model": case.model,
+        "n_tokens": case.n_tokens,
+        "contender": name,
+        "repeats": case.repeats if pairs else 0,
+        "ratio_median": median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "plain_seconds": median(pairs.plain) if pairs else float("nan"),
+        "peak_mb": peak.get("peak_mb", float("nan")),
+        "plain_peak_mb": plain_peak,
+        "note": note,
+    }

@@ -1,0 +1,43 @@
+"""The price of looking: time and memory of probe and its peers against a plain forward pass.
+
+    python -m studies.cost --profile quick --out reports/cost
+
+Not a cell of the runner, since times are never the same twice: it writes a folder of its own, with a README.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure and write the folder. quick: two short prompts, a few minutes; full: up to 8,192 tokens."""
+    parser = argparse.ArgumentParser(prog="python -m studies.cost", description=__doc__)
+    parser.add_argument("--profile", choices=("quick", "full"), default="quick")
+    parser.add_argument("--out", type=Path, default=Path("reports/quick/cost"), help="folder for the results")
+    parser.add_argument("--threads", type=int, default=2, help="of torch, the same for every contender")
+    parser.add_argument("--seed", type=int, default=0, help="of the token ids")
+    given = parser.parse_args(words)
+
+    import pandas as pd
+
+    from probe.cost.harness import PLANS, machine, measure
+    from probe.cost.write import write
+
+    again = f"python -m studies.cost --profile {given.profile} --threads {given.threads} --seed {given.seed}"
+    tables: list[pd.DataFrame] = []
+    for case in PLANS[given.profile]:
+        tables.append(measure([case], threads=given.threads, seed=given.seed, say=_say))
+        # After each case, so that an interrupted run leaves a page of what it has measured.
+        write(pd.concat(tables, ignore_index=True), given.out, machine(given.threads, given.seed), again)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

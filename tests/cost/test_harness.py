@@ -1,0 +1,152 @@
+"""A plan becomes a table; the table becomes a page that says what was and what was not measured."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from probe.cost import harness
+from probe.cost.contenders import CONTENDERS, PLAIN
+from probe.cost.harness import COLUMNS, PLANS, Case, ask_worker, machine, measure
+from probe.cost.write import QUESTION, answer, markdown, readme, write
+from probe.errors import ProbeError, ResultsError
+from probe.runner.registry import all_studies
+
+NAMES = (PLAIN, "probe-sites", "output-attentions", "nnsight-sites")
+PLAN = (Case("tiny", 64, 2, NAMES), Case("smollm2", 256, 2, NAMES))
+PEAKS = {PLAIN: 1000.0, "probe-sites": 1200.0, "nnsight-sites": 950.0}
+FACTS = {"processors": "2 (x86_64)", "torch": "2.13.0"}
+
+
+def fake(words: Sequence[str]) -> dict[str, Any]:
+    """A worker that takes no time: the plain pass 2 s, probe 2.1 and 2.3 s, nnsight fails on tiny."""
+    model, _, name = words[:3]
+    if name == "output-attentions":
+        return {"skipped": "it is too large."}
+    if name == "nnsight-sites" and model == "tiny":
+        return {"failed": "KeyError: 'q_proj'"}
+    if words[words.index("--measure") + 1] == "memory":
+        return {"peak_mb": PEAKS[name]}
+    assert words[words.index("--repeats") + 1] == "2"
+    return {"plain": [2.0, 2.0, 2.0], "contender": {PLAIN: [2.0, 2.0], "probe-sites": [2.1, 2.3]}.get(name, [4.0, 8.0])}
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    return measure(PLAN, ask=fake)
+
+
+def row(table: pd.DataFrame, model: str, name: str) -> dict[str, Any]:
+    (found,) = table[(table["model"] == model) & (table["contender"] == name)].to_dict("records")
+    return found
+
+
+def test_the_table_has_one_row_for_each_model_length_and_contender(table: pd.DataFrame) -> None:
+    assert tuple(table.columns) == COLUMNS
+    assert list(zip(table["model"], table["contender"], strict=True)) == [(c.model, n) for c in PLAN for n in NAMES]
+
+
+def test_ratios_are_summed_up_by_median_and_range(table: pd.DataFrame) -> None:
+    found = row(table, "smollm2", "probe-sites")
+    assert [found[c] for c in ("ratio_min", "ratio_median", "ratio_max")] == pytest.approx([1.05, 1.1, 1.15])
+    assert (found["repeats"], found["plain_seconds"]) == (2, 2.0)
+    assert (found["peak_mb"], found["plain_peak_mb"], found["note"]) == (1200.0, 1000.0, "")
+
+
+def test_what_was_not_measured_has_its_reason_and_no_numbers(table: pd.DataFrame) -> None:
+    skipped, failed = row(table, "smollm2", "output-attentions"), row(table, "tiny", "nnsight-sites")
+    assert (skipped["note"], failed["note"]) == ("skipped: it is too large.", "failed: KeyError: 'q_proj'")
+    for found in (skipped, failed):
+        assert found["repeats"] == 0
+        assert math.isnan(found["ratio_median"])
+
+
+def test_a_plain_pass_that_fails_ends_the_study() -> None:
+    with pytest.raises(ProbeError, match="a plain pass of tiny at 64 tokens failed: failed: no memory"):
+        measure(PLAN, ask=lambda words: {"failed": "no memory"})
+
+
+def test_every_plan_names_known_contenders_and_quick_is_the_small_one() -> None:
+    cases = [case for plan in PLANS.values() for case in plan]
+    assert {name for case in cases for name in case.contenders} <= set(CONTENDERS)
+    assert all(PLAIN in case.contenders for case in cases)
+    assert max(c.n_tokens for c in PLANS["quick"]) == 256
+    assert [c.n_tokens for c in PLANS["full"] if c.model == "smollm2"] == [256, 1024, 4096, 8192]
+
+
+def test_a_worker_that_ends_without_an_answer_says_how() -> None:
+    assert "invalid choice: 'plane'" in ask_worker(["tiny", "8", "plane", "--measure", "memory"])["failed"]
+
+
+def test_the_answer_is_made_from_the_numbers(table: pd.DataFrame) -> None:
+    text = answer(table)
+    assert text.startswith("On smollm2 at 256 tokens, keeping q, k, v, z and the residual stream of every layer ")
+    assert "with probe takes 1.10 (1.05–1.15) times as long as a plain forward pass" in text
+    assert "2 pairs) and +200 MB of memory at the peak." in text
+    assert "nnsight: q, k, v, z, residual stream, 3.00 (2.00–4.00) and −50 MB" in text
+    assert "A plain pass against itself measures 1.00 (1.00–1.00)" in text
+    assert answer(table.iloc[:1]) == "probe: q, k, v, z, residual stream was not measured."
+
+
+def test_the_page_shows_every_row_and_the_reasons(table: pd.DataFrame) -> None:
+    lines = markdown(table).splitlines()
+    assert len(lines) == 2 + len(table)
+    assert len({line.count("|") for line in lines}) == 1
+    assert "| tiny | 64 | probe: q, k, v, z, residual stream | 1.10 (1.05–1.15) | 2 | 2 | 1,200 | +200 |" in lines
+    assert any("skipped: it is too large." in line for line in lines)
+
+
+def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.DataFrame) -> None:
+    text = readme(table, FACTS, "python -m studies.cost --profile quick")
+    order = [
+        f"# {QUESTION}",
+        answer(table),
+        "(cost.png)",
+        "| model | tokens |",
+        "## How",
+        "`python -m",
+        "| torch | 2.13",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+
+
+def test_the_folder_holds_table_figure_and_page(table: pd.DataFrame, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(table, tmp_path / name, FACTS, "python -m studies.cost")
+    assert sorted(p.name for p in (tmp_path / "one").iterdir()) == ["README.md", "cost.csv", "cost.png"]
+    back = pd.read_csv(tmp_path / "one" / "cost.csv", keep_default_na=True)
+    pd.testing.assert_frame_equal(back.fillna({"note": ""}), table, check_dtype=False)
+    png = (tmp_path / "one" / "cost.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert png == (tmp_path / "two" / "cost.png").read_bytes()
+
+
+def test_a_folder_that_cannot_be_written_is_named(table: pd.DataFrame, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match=r"the results cannot be written to .*file"):
+        write(table, tmp_path / "file", FACTS, "python -m studies.cost")
+
+
+def test_the_machine_is_described_without_naming_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = machine(threads=2, seed=5)
+    assert facts["threads"] == "2"
+    assert facts["token ids"] == "uniform over the vocabulary, seed 5"
+    assert {"processors", "memory", "Python", "torch", "transformers"} <= set(facts)
+    assert not any(harness.platform.node() in value or "/" in value for value in facts.values())
+
+
+def test_the_study_is_no_cell_of_the_runner() -> None:
+    assert "cost" not in all_studies()
+
+
+def test_importing_the_study_loads_nothing_heavy() -> None:
+    code = "import probe.studies.cost, sys; print({'torch', 'pandas', 'matplotlib'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from numbers import Integral
 from typing import NamedTuple
 
 from probe.errors import OutOfRange, UnknownName
@@ -85,7 +86,7 @@ def check_indices(kind: str, given: int | Sequence[int] | None, size: int) -> tu
     """
     if given is None:
         return tuple(range(size))
-    chosen = (given,) if isinstance(given, int) else tuple(given)
+    chosen = (int(given),) if isinstance(given, Integral) else tuple(int(i) for i in given)  # type: ignore[union-attr]
     for index in chosen:
         if not -size <= index < size:
             raise OutOfRange.of(kind, index, size)

@@ -26,11 +26,11 @@ from probe.capture.edit import Edits, flattened, of_batch
 from probe.capture.generate import Generation, Sampling, collected, write
 from probe.capture.run import Collector, Rows, Run, rows_per_prompt
 from probe.capture.streams import Statistics, Streamed, grouped, stacked
-from probe.errors import OutOfRange, ProbeError, PromptError
+from probe.errors import OutOfRange, ProbeError, PromptError, UnsupportedModel
 from probe.models.gpt import GPT
 from probe.models.hashes import config_hash, weights_hash
 from probe.models.loading import load_model
-from probe.sites import ENCODER, check_sites
+from probe.sites import ENCODER, check_indices, check_sites
 from probe.targets import Targets
 from probe.tokens.binding import bind
 from probe.tokens.encoding import Encoded, encode, require_offsets, unknown_words
@@ -166,9 +166,7 @@ class Subject:
         max_bytes: how much each batch's capture may take; default what memory is free.
         Raises PromptError, UnknownName, OutOfRange, UnsupportedModel; CaptureError if a captured value is NaN or inf.
         """
-        prompts = tuple(self.encode(t) for t in ([texts] if isinstance(texts, str) else texts))
-        if not prompts:
-            raise PromptError("no prompts were given; give at least one text.")
+        prompts = self._prompts(texts)
         names = check_sites(sites)
         ids = [p.ids for p in prompts]
         read = self._decoder(decoder, len(prompts)) if self.anatomy.is_encoder_decoder else ids
@@ -188,7 +186,8 @@ class Subject:
         ):
             for site in seen.expected():
                 collector.add(site, seen[site.name if site.layer is None else (site.name, site.layer)], batch)
-        return Run(prompts, chosen, collector.values(), tuple(tuple(r) for r in read))
+        kept = None if heads is None else check_indices("head", heads, self.n_heads)
+        return Run(prompts, chosen, collector.values(), tuple(tuple(r) for r in read), kept)
 
     def captured(
         self,
@@ -245,7 +244,7 @@ class Subject:
         groups: for each prompt, lists of key positions (targets, then each of the foils ...), as many for every prompt.
         offsets: distances from the query; -1 is the previous token.
         """
-        prompts = [self.encode(t) for t in ([texts] if isinstance(texts, str) else texts)]
+        prompts = self._prompts(texts, whole=True)
         lengths = [len(p) for p in prompts]
         if groups is not None and len(groups) != len(prompts):
             raise OutOfRange(f"groups were given for {len(groups)} prompts, but there are {len(prompts)}.")
@@ -255,7 +254,10 @@ class Subject:
             stop = min(start + batch_size, len(prompts))
             longest = max(lengths[start:stop])
             wanted = Statistics(
-                None if places is None else places[start:stop, :longest], tuple(offsets), tuple(lengths[start:stop])
+                None if places is None else places[start:stop, :longest],
+                tuple(offsets),
+                tuple(lengths[start:stop]),
+                groups_in_all=None if groups is None else max(map(len, groups)),
             )
             batch = self._batch([p.ids for p in prompts], range(start, stop), "right", None)
             mine = of_batch(flattened(edits, len(prompts)), range(start, stop))
@@ -282,7 +284,7 @@ class Subject:
         head, of its last hidden states, (pos, d_model).
         Scores and patterns run through the model's eager attention meanwhile, equal to 1e-6.
         """
-        prompts = tuple(self.encode(t) for t in ([texts] if isinstance(texts, str) else texts))
+        prompts = self._prompts(texts, whole=True)
         ids = [p.ids for p in prompts]
         names = check_sites(sites)
         collector = Collector({"": max(map(len, ids))}, None, self.name)
@@ -330,9 +332,7 @@ class Subject:
         text is written there is no end to count from.
         Raises PromptError where the text would outgrow the context, UnsupportedModel for a model that writes none.
         """
-        prompts = tuple(self.encode(t) for t in ([texts] if isinstance(texts, str) else texts))
-        if not prompts:
-            raise PromptError("no prompts were given; give at least one text.")
+        prompts = self._prompts(texts)
         ids = [p.ids for p in prompts]
         flat = flattened(edits, len(ids))
         config: Any = self.model.config
@@ -364,6 +364,15 @@ class Subject:
             like = next(self.model.parameters())
             model = type(self.model)(config).to(like.device, like.dtype)
         return Subject(model, self.tokenizer, f"{self.name}, random weights {seed}", self.language, check=False)
+
+    def _prompts(self, texts: str | Sequence[str], *, whole: bool = False) -> tuple[Encoded, ...]:
+        """The encoded texts, at least one. whole: of a model that reads them in one stack."""
+        if whole and self.anatomy.is_encoder_decoder:
+            raise UnsupportedModel(f"{self.name} is an encoder-decoder: read it with subject.run(..., decoder=...).")
+        prompts = tuple(self.encode(t) for t in ([texts] if isinstance(texts, str) else texts))
+        if not prompts:
+            raise PromptError("no prompts were given; give at least one text.")
+        return prompts
 
     def _batch(
         self,

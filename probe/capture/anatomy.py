@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -128,6 +127,16 @@ class Anatomy:
         """Whether no token sees a later one."""
         return all(layer.attention.causal for layer in self.stack.layers.values())
 
+    def check_even(self) -> None:
+        """Raises UnsupportedModel unless every layer has heads, and as many: what a map of layers x heads needs."""
+        counts = {layer.attention.n_heads for layer in self.stack.layers.values()}
+        if len(self.layers) < self.n_layers or len(counts) > 1:
+            held = ", ".join(f"{n}: {layer.attention.n_heads}" for n, layer in self.stack.layers.items())
+            raise UnsupportedModel(
+                f"{type(self.model).__name__} has no even grid of heads ({self.n_layers} layers; heads by layer "
+                f"{held}), so its heads cannot be scored yet. Its sites can be read: subject.run(...)."
+            )
+
     def attention(self, prefix: str, layer: int) -> Attention | None:
         """The attention behind `prefix` ("", "encoder.", "cross.") in a layer."""
         if prefix == ENCODER:
@@ -138,7 +147,7 @@ class Anatomy:
         return found.cross if prefix == CROSS else found.attention
 
 
-_dissected: WeakKeyDictionary[nn.Module, Anatomy] = WeakKeyDictionary()
+KEPT = "_probe_anatomy"  # on the model itself, so that both are freed together
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -154,9 +163,12 @@ def dissect(model: nn.Module) -> Anatomy:
     Raises UnsupportedModel.
     """
     model = unwrapped(model)
-    if model not in _dissected:
-        _dissected[model] = _read(model, record(model))
-    return _dissected[model]
+    made = tuple(map(id, model.modules()))  # another for a copy, and for a model whose parts were changed since
+    kept: tuple[tuple[int, ...], Anatomy] | None = vars(model).get(KEPT)
+    if kept is None or kept[0] != made:
+        kept = made, _read(model, record(model))
+        vars(model)[KEPT] = kept
+    return kept[1]
 
 
 def _read(model: nn.Module, seen: Recording) -> Anatomy:

@@ -23,7 +23,7 @@ from probe.capture.follow import Following, counting
 from probe.capture.heads import AttentionSites
 from probe.capture.interface import listening
 from probe.capture.look import uncompiled
-from probe.capture.paths import PathSites, checked
+from probe.capture.paths import PathSites, check_readers, checked
 from probe.capture.patterns import take
 from probe.capture.residual import ResidualSites
 from probe.capture.store import Store
@@ -90,13 +90,14 @@ class Capture:
         self.anatomy = model if isinstance(model, Anatomy) else dissect(model)
         self.sites = check_sites(sites)
         self._chosen = layers if layers is None else check_indices("layer", layers, self._most_layers())
-        self.heads = check_indices("head", heads, self.anatomy.n_heads)
+        self.heads = None if heads is None else check_indices("head", heads, self._most_heads())
         self.rows = rows if rows is None or isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
         self.frames = frames or {}
         self.with_gradients = gradients
         self.edits = guards.checked_edits([e for e in edits if not isinstance(e, Path)], self.anatomy)
         self.paths = checked([e for e in edits if isinstance(e, Path)], self.anatomy)
         self.path_sites: PathSites | None = None
+        check_readers(self.paths, self.edits)
         self.store = Store(
             device=None if device is None else torch.device(device),
             max_bytes=guards.free_bytes(self.anatomy.model) if max_bytes is None else max_bytes,
@@ -133,6 +134,11 @@ class Capture:
     def _most_layers(self) -> int:
         encoder = self.anatomy.encoder
         return max(self.anatomy.n_layers, 0 if encoder is None else encoder.n_layers)
+
+    def _most_heads(self) -> int:
+        encoder = self.anatomy.encoder
+        theirs = [] if encoder is None else [layer.attention.n_heads for layer in encoder.layers.values()]
+        return max([self.anatomy.n_heads, *theirs])
 
     def expected(self) -> list[Site]:
         """Every site this capture is to see."""
@@ -211,7 +217,9 @@ class Capture:
         if not self.with_gradients:
             raise CaptureError("gradients were not kept: open the capture with gradients=True.")
         if not metric.requires_grad:
-            raise CaptureError("the metric has no gradient: run the model outside torch.no_grad().")
+            frozen = not any(p.requires_grad for p in self.anatomy.model.parameters())
+            what = "let the model's parameters require gradients" if frozen else "run the model outside torch.no_grad()"
+            raise CaptureError(f"the metric has no gradient: {what}.")
         places = [s for s in self._expected if s in self._bases]
         bases = [self._bases[s][0] for s in places]
         found = torch.autograd.grad(metric, bases, retain_graph=True, allow_unused=True)
@@ -268,6 +276,8 @@ class Capture:
         past = (self._past[site] if self.store.steps else 0) if first is None else first
         keys_from = max(0, past + here - tensor.shape[3]) if square and rows_at is None and not site.prefix else 0
         frames = self.frames_of(site)
+        if square and site.prefix == CROSS and frames[1] is None:
+            frames = frames[0], Frame.plain(len(tensor), tensor.shape[3])
         if places is not None:
             whole = Frame.plain(max(places) + 1, past + (length or here))
             frames = ((frames[0] or whole).only(places), (frames[1] or whole).only(places))
@@ -278,13 +288,19 @@ class Capture:
             self._past[site] += here
         return tensor
 
-    def keep(self, site: Site, tensor: Tensor, rows_chosen: bool = False) -> None:
-        """Keep a site's tensor if it is wanted. rows_chosen: it holds only the wanted rows already."""
+    def keep(self, site: Site, tensor: Tensor, rows_chosen: bool = False, *, rebase: bool = True) -> None:
+        """Keep a site's tensor if it is wanted. rows_chosen: it holds only the wanted rows already. rebase: it lies on
+        the model's path.
+        """
         if site not in self._wanted:
             return
-        if site.base != "result":
+        if rebase and site.base != "result":
             self.base(site, tensor)
         self.put(site, self.chosen(site, tensor, rows_chosen))
+
+    def has_base(self, site: Site) -> bool:
+        """Whether the tensor whose gradient is the site's is known."""
+        return site in self._bases
 
     def put(self, site: Site, chosen: Tensor) -> None:
         """Keep what was chosen of a wanted site."""
@@ -302,9 +318,9 @@ class Capture:
 
     def chosen(self, site: Site, tensor: Tensor, rows_chosen: bool = False) -> Tensor:
         """The chosen heads and rows of a site's whole tensor."""
-        if site.base in ATTENTION_SITES and self.heads != tuple(range(self.anatomy.n_heads)):
+        if site.base in ATTENTION_SITES and self.heads is not None:
             attention = self._attention(site)
-            heads = [h for h in self.heads if h < attention.n_heads]
+            heads = self.heads_of(attention.n_heads)
             if site.base in KEY_SITES and attention.n_kv_heads < attention.n_heads:
                 heads = list(dict.fromkeys(kv_head(h, attention.n_heads, attention.n_kv_heads) for h in heads))
             tensor = tensor[:, heads] if site.base in SQUARE_SITES else tensor[:, :, heads]
@@ -330,6 +346,10 @@ class Capture:
             return encoder, encoder
         decoder = self.frames.get("")
         return decoder, encoder if site.prefix == CROSS else decoder
+
+    def heads_of(self, n_heads: int) -> list[int]:
+        """The chosen heads of an attention that has `n_heads`."""
+        return list(range(n_heads)) if self.heads is None else [h for h in self.heads if h < n_heads]
 
     def has_layer(self, layer: int) -> bool:
         """Whether a layer is among those asked for."""

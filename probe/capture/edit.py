@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from probe.errors import OutOfRange
-from probe.sites import SQUARE_SITES, Site, split
+from probe.errors import OutOfRange, ProbeError
+from probe.sites import SQUARE_SITES, Site, check_indices, split
 
 ENDLESS = 1 << 30  # the length of a prompt while text is written: it has no end yet
 HEAD_SITES = ("q", "k", "v", "rot_q", "rot_k", "z", "result")
@@ -108,22 +108,27 @@ class Edit:
         columns hold prompts, where these are not those of its rows (cross-attention).
         """
         square = split(self.site)[1] in SQUARE_SITES
-        batch, here = tensor.shape[0], tensor.shape[2 if square else 1]
-        frame = frame or Frame.plain(batch, past + (length or here))
+        batch, n_rows = tensor.shape[0], tensor.shape[2 if square else 1]
+        mine = self.prompts
+        if frame is None and mine is not None:
+            mine = check_indices("prompt", mine, batch)
+        frame = frame or Frame.plain(batch, past + (length or n_rows))
         key_frame = key_frame or frame
         groups: dict[tuple[Any, ...], list[int]] = {}
         for b, (number, real, shift) in enumerate(zip(*frame, strict=True)):
-            if self.prompts is not None and number not in self.prompts:
+            if mine is not None and number not in mine:
                 continue
-            held = range(past, past + here) if rows_at is None else rows_at[b].tolist()
+            held = range(past, past + n_rows) if rows_at is None else rows_at[b].tolist()
             wanted = self._of("rows", number, real)
-            rows = {i: p - shift for i, p in enumerate(held) if p >= shift and (wanted is None or p - shift in wanted)}
+            here = {i: p - shift for i, p in enumerate(held) if 0 <= p - shift < real}
+            rows = {i: p for i, p in here.items() if wanted is None or p in wanted}
             keys = None
             if square:
                 start = keys_from - key_frame.shift[b]
                 positions = range(start, start + tensor.shape[3])
                 chosen = self._of("keys", number, key_frame.lengths[b])
-                keys = {i: k for i, k in enumerate(positions) if chosen is None or k in chosen}
+                last = key_frame.lengths[b]
+                keys = {i: k if k < last else -1 for i, k in enumerate(positions) if chosen is None or k in chosen}
             if rows and keys != {}:
                 part = tuple(rows.items()), keys and tuple(keys.items())
                 groups.setdefault(part, []).append(b)
@@ -211,9 +216,16 @@ def _index(values: Sequence[int], like: Tensor) -> Tensor:
 
 def flattened(edits: Edits, n_prompts: int) -> list[Edit | Path]:
     """One list of edits, those given for one prompt bound to it. Raises OutOfRange."""
-    each: list[Any] = list(edits)
-    if not any(isinstance(e, list | tuple) for e in each):
-        return each
+    each: list[Any] = [edits] if isinstance(edits, Edit | Path) else list(edits)
+    mixed = {isinstance(e, list | tuple) for e in each}
+    if len(mixed) > 1:
+        raise ProbeError("edits are one list for all prompts, or a list for each; these are both.")
+    if not any(mixed):
+        chosen = [getattr(e, "prompts", None) for e in each]
+        return [
+            e if p is None else dataclasses.replace(e, prompts=check_indices("prompt", p, n_prompts))
+            for e, p in zip(each, chosen, strict=True)
+        ]
     if len(each) != n_prompts:
         raise OutOfRange(f"lists of edits were given for {len(each)} prompts, but there are {n_prompts}.")
     return [dataclasses.replace(e, prompts=(i,)) for i, mine in enumerate(each) for e in mine]

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from torch import Tensor
 from probe.capture.edit import HEAD_SITES, Captured, Change, Edit, Indices, Path, Positions, Where
 from probe.capture.paths import path
 from probe.errors import OutOfRange, ProbeError
-from probe.sites import SQUARE_SITES, Site, check_sites, split
+from probe.sites import SQUARE_SITES, Site, check_indices, check_sites, split
 
 __all__ = [
     "Edit",
@@ -101,7 +103,7 @@ def mean(site: str, layer: int | None, run: Captured, **where: object) -> Edit:
     """
     if split(site)[1] in SQUARE_SITES:
         raise ProbeError(f"columns of {site} are positions, so their mean says nothing. Mean-ablate z or result.")
-    values = run[site] if layer is None else run[site, layer]
+    values = _whole(run, site, layer)
     average = values.nanmean(dim=(0, 1))
 
     def change(part: Tensor, where: Where) -> Tensor:
@@ -116,13 +118,19 @@ def patch(site: str, layer: int | None, run: Captured, *, source: Indices = None
     source: for each prompt, the number of the prompt in `run` to take it from; default its own number.
     Raises OutOfRange, when it happens, for a position that the source does not have.
     """
-    values = run[site] if layer is None else run[site, layer]
-    sources = None if source is None else torch.tensor(source).reshape(-1)
+    values = _whole(run, site, layer)
+    sources = None if source is None else torch.tensor(source).reshape(-1).to(values.device)
+    if sources is not None:
+        check_indices("prompt", sources.tolist(), len(values))
 
     def change(part: Tensor, where: Where) -> Tensor:
         prompts, rows = where.prompts.to(values.device), where.rows.to(values.device)
         if sources is not None:
-            prompts = sources.expand(int(prompts.max()) + 1)[prompts] if len(sources) == 1 else sources[prompts]
+            if len(sources) > 1 and int(prompts.max()) >= len(sources):
+                raise OutOfRange(
+                    f"sources were given for {len(sources)} prompts; there is a prompt {int(prompts.max())}."
+                )
+            prompts = sources[torch.zeros_like(prompts)] if len(sources) == 1 else sources[prompts]
         length = values.shape[2 if where.keys is not None else 1]
         if int(prompts.max()) >= len(values) or int(rows.max()) >= length:
             raise OutOfRange(
@@ -131,12 +139,12 @@ def patch(site: str, layer: int | None, run: Captured, *, source: Indices = None
             )
         taken = values[prompts]
         if where.keys is not None and where.heads is not None:
-            taken = taken[:, where.heads][:, :, rows]
+            taken = taken[:, where.heads.to(values.device)][:, :, rows]
             real = (where.keys >= 0) & (where.keys < taken.shape[-1])
             new = part.clone()
-            new[..., real] = taken[..., where.keys[real]].to(part)
+            new[..., real] = taken[..., where.keys[real].to(values.device)].to(part)
         else:
-            new = taken[:, rows] if where.heads is None else taken[:, rows][:, :, where.heads]
+            new = taken[:, rows] if where.heads is None else taken[:, rows][:, :, where.heads.to(values.device)]
         if torch.isnan(new).any():
             raise OutOfRange(f"{Site(site, layer)} cannot be patched: the source prompt is shorter than the target.")
         return new.to(part)
@@ -149,7 +157,7 @@ def resample(site: str, layer: int | None, run: Captured, *, seed: int, **where:
 
     `run` holds the prompts that are edited, at least two, and each long enough for the rows.
     """
-    n = len(run[site] if layer is None else run[site, layer])
+    n = len(_whole(run, site, layer))
     if n < 2:
         raise ProbeError("resampling draws from another prompt, and the run holds only one: give a run of two or more.")
     drawn = torch.randint(1, n, (n,), generator=torch.Generator().manual_seed(seed))
@@ -178,12 +186,24 @@ def knock_out(
     return edit(f"{prefix}scores", layer, cut, heads=heads, rows=query, keys=key, prompts=prompts, what="knock out")
 
 
-def _tuple(given: Indices) -> tuple[int, ...] | None:
-    return None if given is None else (given,) if isinstance(given, int) else tuple(given)
+def _whole(run: Captured, site: str, layer: int | None) -> Tensor:
+    """A site of a run that kept all of its rows and heads, so that places in it are positions and heads."""
+    for name in ("rows", "heads"):
+        if getattr(run, name, None) is not None:
+            raise ProbeError(f"the run kept only some {name} of {Site(site, layer)}: run it again without {name}=.")
+    return run[site] if layer is None else run[site, layer]
 
 
-def _rows(given: Indices | Sequence[Sequence[int]]) -> Positions:
-    if given is None or isinstance(given, int):
+def _tuple(given: Any) -> tuple[int, ...] | None:
+    """One number or several, NumPy's too, as plain ones."""
+    if given is None:
+        return None
+    return (int(given),) if isinstance(given, Integral) else tuple(int(i) for i in given)
+
+
+def _rows(given: Any) -> Positions:
+    """The same, or a list for each prompt."""
+    several = given is not None and not isinstance(given, Integral) and len(tuple(given)) > 0
+    if not several or isinstance(next(iter(given)), Integral):
         return _tuple(given)
-    each = tuple(given)
-    return each if not each or isinstance(each[0], int) else tuple(tuple(r) for r in each)  # type: ignore
+    return tuple(tuple(int(i) for i in one) for one in given)

@@ -10,6 +10,7 @@ Nothing is computed differently, so outputs are the same bit for bit.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -93,15 +94,18 @@ class _Counting(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.running: list[Running] = []
+        self.thread = threading.get_ident()
 
     def hooks(self, modules: Iterable[nn.Module]) -> Iterator[torch.utils.hooks.RemovableHandle]:
         serial = itertools.count()
 
         def enter(module: nn.Module, args: Any) -> None:
-            self.running.append(Running(module, Counter(), next(serial)))
+            if threading.get_ident() == self.thread:
+                self.running.append(Running(module, Counter(), next(serial)))
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
-            self.running.pop()
+            if threading.get_ident() == self.thread:
+                self.running.pop()
 
         for module in modules:
             yield module.register_forward_pre_hook(enter)

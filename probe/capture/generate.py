@@ -17,6 +17,7 @@ from probe.capture.edit import ENDLESS, Edit, Frame, Path
 from probe.capture.run import Collector, Run
 from probe.errors import ProbeError, PromptError, UnsupportedModel
 from probe.models.gpt import GPT
+from probe.models.sampling import check as sampling_check
 from probe.sites import ENCODER
 
 
@@ -100,6 +101,7 @@ def _check(
         raise UnsupportedModel(f"{name} writes no text: it has no language-model head, or its tokens see later ones.")
     if any(isinstance(e, Path) for e in edits):
         raise ProbeError("paths are not patched while text is written: run the finished text with them.")
+    sampling_check(sampling.temperature, sampling.top_k, sampling.top_p)
     if sampling.max_new_tokens < 1:
         raise ProbeError(f"max_new_tokens is {sampling.max_new_tokens}; at least 1 is needed.")
     longest = max(len(prompts[i]) for i in indices)
@@ -140,7 +142,7 @@ def _generate(model: Any, inputs: dict[str, Any], sampling: Sampling, pad_id: in
     )
     if "input_ids" not in inspect.signature(model.forward).parameters:
         raise UnsupportedModel(f"{type(model).__name__} does not write from token ids.")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng():
         torch.manual_seed(sampling.seed)
         return model.generate(**given, generation_config=config)  # type: ignore[no-any-return]
 
@@ -170,4 +172,4 @@ def collected(prompts: Sequence[Any], parts: Sequence[Written], name: str, token
                 collector.add(site, tensor, part.batch)
     read = tuple(new_ids if encodes else (*prompt.ids, *new_ids) for prompt, new_ids in zip(prompts, new, strict=True))
     texts = tuple(tokenizer.decode(list(ids), skip_special_tokens=True) for ids in new)
-    return Generation(tuple(prompts), None, collector.values() | answers.values(), read, texts, new)
+    return Generation(tuple(prompts), None, collector.values() | answers.values(), read, texts=texts, new_ids=new)

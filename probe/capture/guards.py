@@ -49,9 +49,10 @@ def stack_of(anatomy: Anatomy, prefix: str, name: str) -> Stack:
 def check_available(anatomy: Anatomy, sites: Iterable[Site], edits: Mapping[Site, Sequence[Edit]]) -> None:
     """Raises UnsupportedModel for a site that this model does not have, or where an edit would not reach the output."""
     for site in sites:
-        why = missing(anatomy, site) or (site in edits and _uneditable(anatomy, site))
-        if why:
+        if why := missing(anatomy, site):
             raise UnsupportedModel(f"{type(anatomy.model).__name__} has no {site} that probe can find: {why}")
+        if site in edits and (why := _uneditable(anatomy, site)):
+            raise UnsupportedModel(f"{site} of {type(anatomy.model).__name__} cannot be edited: {why}")
 
 
 def missing(anatomy: Anatomy, site: Site) -> str | None:
@@ -95,11 +96,11 @@ def _rotated(base: str) -> str:
 def _uneditable(anatomy: Anatomy, site: Site) -> str | None:
     attention = None if site.layer is None else anatomy.attention(site.prefix, site.layer)
     if attention is not None and site.base in attention.shared:
-        return "it can be read but not edited, for more than the attention is computed from it." + (
-            "" if site.base == "v" else f" Edit rot_{site.base}, what meets in the dot product."
+        return "more than the attention is computed from it." + (
+            f" Edit rot_{site.base}, what meets in the dot product." if site.base in ("q", "k") else ""
         )
     if attention is not None and site.base in ("q", "k") and attention.rotary == "again":
-        return f"it can be read but not edited, for its rotation joins it to other parts. Edit rot_{site.base}."
+        return f"its rotation joins it to other parts. Edit rot_{site.base}."
     return None
 
 

@@ -16,13 +16,16 @@ from probe.capture.anatomy import Attention
 from probe.capture.edit import Edit
 from probe.capture.follow import Chain, Following
 from probe.capture.interface import Call, forget, rotations, unrotated, unturned
-from probe.capture.patterns import MASKED, Rows, attention_rows, only, take
+from probe.capture.patterns import MASKED, Link, Rows, attention_rows, only, take
 from probe.capture.streams import Reducer, row_statistics
 from probe.errors import CaptureError, UnsupportedModel
 from probe.sites import CROSS, ENCODER, KEY_SITES, SQUARE_SITES, Site
 
 if TYPE_CHECKING:
     from probe.capture.capture import Capture
+
+
+BLIND = "an edit of {} cuts every key that a row can see, so it has nothing left to read."
 
 
 class AttentionSites:
@@ -108,7 +111,8 @@ class AttentionSites:
                 raise UnsupportedModel(f"{site} cannot be edited: it is rotated under a name. Edit rot_{name}.")
             given = args[turn.argument]
             tensor = given.transpose(1, 2) if turn.heads_first else given
-            new = self.capture.visit(site, tensor, keep=False)
+            first = self._lengths[prefix, layer] if self.capture.store.steps else None
+            new = self.capture.visit(site, tensor, first=first, keep=False)
             changed[turn.argument] = new.transpose(1, 2) if turn.heads_first else new
         return tuple(changed)
 
@@ -151,31 +155,37 @@ class AttentionSites:
         wanted = [name for name in sites if self.capture.wants(sites[name])]
         if not wanted:
             return
-        found = {"q": unturned(call.query, call.rotated), "k": unturned(call.key, call.rotated)}
-        before = {name: u.tensor for name, u in found.items()}
-        if any(before[name] is None for name in wanted):
+        before: dict[str, Tensor] = {}
+        if attention.rotary == "again":
             args, kwargs = self._inputs[call.module]
             with self.capture.aside():
                 before = dict(zip(("q", "k"), unrotated(call.module, args, kwargs), strict=True))
         for name in wanted:
-            tensor = before[name]
-            assert tensor is not None
-            self.capture.keep(sites[name], tensor.transpose(1, 2))
-            turn = found[name].turn
-            if turn is not None:  # what was kept is a view beside the path; what was rotated lies on it
-                rotated = next(r for r in call.rotated if (r.number, r.argument) == (turn.number, turn.argument))
-                self.capture.base(sites[name], rotated.given, turn.heads_first)
+            turn, given = attention.turns.get(name), call.query if name == "q" else call.key
+            if name in before:
+                tensor = before[name]
+            elif turn is None:
+                tensor = given
+            else:  # by its number: with a cache, the keys that meet the query are more than were rotated now
+                made = next(r for r in call.rotated if (r.number, r.argument) == (turn.number, turn.argument))
+                tensor = made.given if turn.heads_first else made.given.transpose(1, 2)
+                self.capture.base(sites[name], made.given, turn.heads_first)
+            base = self.capture.has_base(sites[name])
+            self.capture.keep(sites[name], tensor.transpose(1, 2), rebase=not base)
 
     def attended(self, call: Call) -> None:
         prefix, layer, attention = self._place(call.module)
         self._check_sizes(call, attention)
         self._squares(call, prefix, layer)
         if self._wants_statistics(prefix, layer):
-            made = row_statistics(call, self.capture.wanted_statistics, attention.causal)  # type: ignore[arg-type]
+            edited = any(self.capture.edits.get(Site(name, layer)) for name in SQUARE_SITES)
+            links = (lambda at: self._link(call, at, prefix, layer, None)) if edited else None
+            made = row_statistics(call, self.capture.wanted_statistics, attention.causal, links)  # type: ignore
             self.capture.statistics[layer] = made
         if self.capture.path_sites is not None and not prefix:
             self.capture.path_sites.attended(call, layer)
-        call.output = self.capture.visit(Site(prefix + "z", layer), call.output)
+        found, call.output = call.output, self.capture.visit(Site(prefix + "z", layer), call.output)
+        call.output_edited = call.output_edited or found is not call.output
         self._lengths[prefix, layer] += call.query.shape[2]
         self._attended.add(call.module)
         self._seen[call.module] += 1
@@ -204,7 +214,13 @@ class AttentionSites:
         wanted = [s for s in sites if capture.wants(s)]
         if not edits and not wanted:
             return
+        if call.square_edited or (edits and call.output_edited):
+            raise CaptureError(
+                f"another open capture has edited scores, pattern or z of layer {layer}: give all edits of one layer "
+                "to one capture."
+            )
         whole = capture.with_gradients and bool(wanted)
+        call.square_edited = bool(edits)
         if whole or (edits and capture.store.steps):
             rows = self._computed(call, None, prefix, layer, keep=True)
             call.output = rows.z.to(call.output.dtype)
@@ -247,13 +263,8 @@ class AttentionSites:
     ) -> Rows:
         """Attention rows with the edits made in them. keep: whether the capture is to keep what it wants of them."""
         edited = {s.base for s in self.capture.edits if s.prefix == prefix and s.layer == layer}
-        past = self._lengths[prefix, layer] if self.capture.store.steps else None
-
-        def link(name: str, tensor: Tensor) -> Tensor:
-            site, total = Site(prefix + name, layer), call.query.shape[2]
-            return self.capture.visit(site, tensor, rows_at=at, length=total, places=places, first=past, keep=False)
-
-        rows = attention_rows(call, at, link if edited & set(SQUARE_SITES) else None, values=values)
+        link = self._link(call, at, prefix, layer, places) if edited & set(SQUARE_SITES) else None
+        rows = attention_rows(call, at, link, values=values)
         if "scores" in edited:
             self._check_not_blind(rows, Site(prefix + "scores", layer))
         if keep:
@@ -261,10 +272,20 @@ class AttentionSites:
                 self.capture.keep(Site(prefix + name, layer), getattr(rows, name), rows_chosen=at is not None)
         return rows
 
+    def _link(self, call: Call, at: Tensor | None, prefix: str, layer: int, places: Sequence[int] | None) -> Link:
+        """Makes the edits of scores and pattern in the rows `at` while they are computed."""
+        past = self._lengths[prefix, layer] if self.capture.store.steps else None
+
+        def link(name: str, tensor: Tensor) -> Tensor:
+            site, total = Site(prefix + name, layer), call.query.shape[2]
+            return self.capture.visit(site, tensor, rows_at=at, length=total, places=places, first=past, keep=False)
+
+        return link
+
     def _check_not_blind(self, rows: Rows, site: Site) -> None:
         sees = (rows.scores > torch.finfo(rows.scores.dtype).min / 2).any(-1)
         if bool((rows.visible.any(-1) & ~sees).any()):
-            raise CaptureError(f"an edit of {site} cuts every key that a row can see, so it has nothing left to read.")
+            raise CaptureError(BLIND.format(site))
 
     def _expect(self, call: Call, wanted: Sequence[Site], at: Tensor | None) -> None:
         """Refuse patterns that do not fit before they are computed."""
@@ -295,7 +316,10 @@ class AttentionSites:
                     forget()
             return self._visited(Site(prefix + name, layer), tensor, self._queries)
         if name == "scores":
+            saw = (tensor > MASKED).any(-1)
             tensor = self._scores = self.capture.visit(Site(prefix + name, layer), tensor)
+            if bool((saw & ~(tensor > MASKED).any(-1)).any()):
+                raise CaptureError(BLIND.format(Site(prefix + name, layer)))
             rows = None if prefix == ENCODER else self.capture.rows_of(tensor.shape[0], tensor.shape[2], tensor.device)
             seen = tensor if rows is None else take(tensor, rows, 2)
             self._see(prefix, layer, (seen > MASKED).any(1, keepdim=True))
@@ -304,7 +328,8 @@ class AttentionSites:
         if name == "pattern" and self._wants_statistics(prefix, layer):
             sizes = tensor.shape
             reducer = Reducer(self.capture.wanted_statistics, *sizes, attention.causal, tensor.device)  # type: ignore
-            reducer.add(tensor, self._scores, 0)
+            edited = any(self.capture.edits.get(Site(n, layer)) for n in SQUARE_SITES)
+            reducer.add(tensor, self._scores, 0, edited=edited)
             self.capture.statistics[layer] = reducer.done()
         if name == "z":
             self._lengths[prefix, layer] += tensor.shape[1]
@@ -316,7 +341,7 @@ class AttentionSites:
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
-            if given is not None:
+            if given is not None and self.capture.mine():
                 mode.batch = given.shape[0]
 
         anatomy = self.capture.anatomy  # either may be the one that is called

@@ -65,7 +65,7 @@ class Call:
     query: (batch, head, query, d_head); key, value: (batch, kv_head, key, d_head), as they meet in the dot product.
     output: z, (batch, query, head, d_head). own_eager: the model's own explicit implementation.
     implementation: the configured name ("eager", "sdpa", "fused", ...), and function: what it names. rotated: the
-    rotations since the last call.
+    rotations since the last call. square_edited, output_edited: whether a listener has edited scores or pattern, or z.
     """
 
     module: nn.Module
@@ -79,6 +79,8 @@ class Call:
     function: Callable[..., Any]
     rotated: tuple[Rotation, ...] = ()
     output: Tensor = field(init=False)
+    square_edited: bool = False
+    output_edited: bool = False
 
 
 def unturned(tensor: Tensor, rotated: Sequence[Rotation]) -> Unturned:

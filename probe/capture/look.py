@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,6 +108,7 @@ class _Watch:
         self.batch, self.lengths = batch, lengths
         self.chains: list[Seen] = []
         self.finder: Finder | None = None
+        self.heard: list[tuple[Seen, Tensor, Tensor]] = []  # each attention with its keys and values
         self.events: list[Event] = []
         self.attentions: list[Seen] = []
         self.running: list[Event] = []
@@ -162,6 +164,10 @@ class _Watch:
         followed = all(u.tensor is not None for u in self._before.values())
         args, kwargs = self.arguments[id(event)]
         seen.shared = self._used
+        for earlier, key, value in self.heard:  # some layers read the keys and values of an earlier one
+            earlier.shared |= {"rot_k", "k"} if key.data_ptr() == call.key.data_ptr() else set()
+            earlier.shared |= {"v"} if value.data_ptr() == call.value.data_ptr() else set()
+        self.heard.append((seen, call.key, call.value))
         turns = {name: u.turn for name, u in self._before.items()}
         # Sparse attention rotates once for each block of keys, so which rotation is which depends on the prompt.
         followed = followed and all(t is None or t.number < 4 for t in turns.values())
@@ -315,14 +321,27 @@ def _numbers(value: Any) -> Iterator[int]:
             yield from _numbers(each)
 
 
+_lock = threading.Lock()
+_stances: list[Any] = []
+
+
 @contextmanager
 def uncompiled() -> Iterator[None]:
     """Compiled code calls no hooks and would be read as if nothing happened: run it as it was written."""
     if "torch._dynamo" not in sys.modules:  # then nothing can have been compiled
         yield
         return
-    with torch.compiler.set_stance("force_eager"):
+    with _lock:
+        if not _stances:
+            _stances.append(torch.compiler.set_stance("force_eager"))
+        _stances.append(None)
+    try:
         yield
+    finally:
+        with _lock:  # captures may overlap: the last to end puts back what the first has found
+            _stances.pop()
+            if len(_stances) == 1:
+                _stances.pop().__exit__(None, None, None)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ Every other head, and everything between the two, sees the stream as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +19,7 @@ from probe.capture.edit import Captured, Path
 from probe.capture.interface import Call, would_attend
 from probe.capture.residual import head_writes, is_stream, turn
 from probe.errors import OutOfRange, ProbeError, UnknownName, UnsupportedModel
-from probe.sites import Site, check_indices
+from probe.sites import SQUARE_SITES, Site, check_indices
 
 if TYPE_CHECKING:
     from probe.capture.capture import Capture
@@ -73,13 +73,21 @@ def checked(paths: Iterable[Path], anatomy: Anatomy) -> list[Path]:
     return found
 
 
+def check_readers(paths: Iterable[Path], edits: Mapping[Site, Any]) -> None:
+    """Raises ProbeError for an edit that a reader would have to see on the side as well."""
+    for each in paths:
+        for site in edits:
+            if site.layer == each.reader[0] and site.base in ("resid_pre", *INTO, "rot_q", "rot_k", *SQUARE_SITES):
+                raise ProbeError(f"{site} is edited and read by a {each}: one capture cannot do both. Run them apart.")
+
+
 class PathSites:
     """Stands at the writers, and at the readers' blocks, of a capture's paths."""
 
     def __init__(self, capture: Capture, paths: Sequence[Path]) -> None:
         self.capture, self.paths = capture, paths
         self._writes: dict[Head, Tensor] = {}
-        self._sides: dict[Path, tuple[Tensor, Tensor, Tensor]] = {}
+        self._sides: dict[Head, dict[str, Tensor]] = {}
         layers = capture.anatomy.stack.layers
         self._handles = []
         for writer in dict.fromkeys(p.writer for p in paths):
@@ -115,14 +123,21 @@ class PathSites:
                 return
             at = next((i for i, a in enumerate(args) if is_stream(a)), None)
             name = next((n for n, v in kwargs.items() if is_stream(v)), "")
-            for each in self.paths:
-                if each.reader[0] != layer:
-                    continue
-                stream = kwargs[name] if at is None else args[at]
-                moved = stream + self._change(each, stream)
-                given = args if at is None else (*args[:at], moved, *args[at + 1 :])
-                with self.capture.aside():
-                    self._sides[each] = would_attend(module, given, {**kwargs, name: moved} if at is None else kwargs)
+            stream = kwargs[name] if at is None else args[at]
+            sides: dict[tuple[Path, ...], tuple[Tensor, Tensor, Tensor]] = {}
+            for reader in dict.fromkeys(p.reader for p in self.paths if p.reader[0] == layer):
+                self._sides[reader] = {}
+                for place_of, letter in enumerate(INTO):
+                    mine_of = tuple(p for p in self.paths if p.reader == reader and letter in p.into)
+                    if mine_of and mine_of not in sides:
+                        moved = stream + torch.stack([self._change(p, stream) for p in mine_of]).sum(0)
+                        given = args if at is None else (*args[:at], moved, *args[at + 1 :])
+                        with self.capture.aside():
+                            sides[mine_of] = would_attend(
+                                module, given, {**kwargs, name: moved} if at is None else kwargs
+                            )
+                    if mine_of:
+                        self._sides[reader][letter] = sides[mine_of][place_of]
 
         return place.module.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -140,6 +155,8 @@ class PathSites:
             rows = slice(shift, shift + n)
             new = torch.zeros_like(write[b, rows])
             if each.run is not None:
+                if getattr(each.run, "heads", None) is not None or getattr(each.run, "rows", None) is not None:
+                    raise ProbeError(f"the run of a {each} kept only some heads or rows: run it again with all.")
                 source = each.run["result", layer]
                 if number >= len(source) or source.shape[1] < n or bool(source[number, :n, head].isnan().any()):
                     raise OutOfRange(f"the run of a {each} has no prompt {number} of {n} tokens.")
@@ -149,14 +166,10 @@ class PathSites:
 
     def attended(self, call: Call, layer: int) -> None:
         """Put into z what the readers of this layer find."""
-        for each in self.paths:
-            if each.reader[0] != layer:
-                continue
-            parts = zip(INTO, (call.query, call.key, call.value), self._sides.pop(each), strict=True)
-            mixed = [side if name in each.into else own for name, own, side in parts]
-            kwargs = {**call.kwargs}
-            z = call.function(call.module, *mixed, call.mask, **kwargs)[0]
-            head = each.reader[1]
-            call.output = torch.cat(
-                [call.output[:, :, :head], z[:, :, head : head + 1], call.output[:, :, head + 1 :]], 2
-            )
+        for reader in [r for r in self._sides if r[0] == layer]:
+            sides = self._sides.pop(reader)
+            own = dict(zip(INTO, (call.query, call.key, call.value), strict=True))
+            z = call.function(call.module, *({**own, **sides}[name] for name in INTO), call.mask, **call.kwargs)[0]
+            mine = torch.arange(z.shape[2], device=z.device) == reader[1]
+            call.output = torch.where(mine[None, None, :, None], z, call.output)
+            call.output_edited = True

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probe.capture.anatomy import Attention, Place
 from probe.capture.guards import stack_of
 from probe.capture.patterns import take
-from probe.sites import Site
+from probe.sites import ENCODER, Site
 
 if TYPE_CHECKING:
     from probe.capture.capture import Capture
@@ -109,8 +109,9 @@ class ResidualSites:
             if capture.wants(site):
                 capture.base(site, output)  # the heads' parts add up to it
             if not capture.edits.get(site):
-                rows = capture.rows_of(z.shape[0], z.shape[1], z.device)
-                heads = [h for h in capture.heads if h < attention.n_heads]
+                whole = site.prefix == ENCODER
+                rows = None if whole else capture.rows_of(z.shape[0], z.shape[1], z.device)
+                heads = capture.heads_of(attention.n_heads)
                 with capture.aside():
                     parts = head_writes(module, z if rows is None else take(z, rows, 1), heads)
                 capture.put(site, parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,13 +24,14 @@ class Run:
     `run[site, layer]`, `run["embed"]` and `run["logits"]` are tensors with the shapes of `probe.sites`; shorter
     prompts are filled up with NaN, as are missing rows. prompts: the encoded texts, in order. rows: the query
     positions kept, or None. ids: what the model read: the prompts, and for a generation what it wrote; an
-    encoder-decoder's decoder ids.
+    encoder-decoder's decoder ids. heads: those kept, None for all.
     """
 
     prompts: tuple[Any, ...]
     rows: tuple[tuple[int, ...], ...] | None
     values: dict[tuple[str, int | None], Tensor]
     ids: tuple[tuple[int, ...], ...] = field(default=())
+    heads: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         """What is there, not its thousands of numbers."""
@@ -110,8 +112,8 @@ def rows_per_prompt(rows: Rows, lengths: Sequence[int]) -> tuple[tuple[int, ...]
     """The rows of each prompt, none of them negative. Raises OutOfRange."""
     if rows is None:
         return None
-    each: list[Any] = list(rows)
-    if not each or isinstance(each[0], int):
+    each: list[Any] = [rows] if isinstance(rows, Integral) else list(rows)
+    if not each or isinstance(each[0], Integral):
         each = [each] * len(lengths)
     if len(each) != len(lengths):
         raise OutOfRange(f"rows were given for {len(each)} prompts, but there are {len(lengths)}.")

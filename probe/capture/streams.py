@@ -6,18 +6,18 @@ O(rows x keys), time that of the scores alone. For causal attention, keys later 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from probe.capture.interface import Call
-from probe.capture.patterns import attention_rows
+from probe.capture.patterns import Link, attention_rows
 from probe.errors import ProbeError
 from probe.sites import check_indices
 
-BUDGET = 1 << 20  # cells of one chunk of one layer: a few megabytes, which a processor's cache still holds
+BUDGET = 1 << 22  # cells of one chunk: 16 MB, which the allocator hands out again without asking the system
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,22 @@ class Statistics:
 
     groups: (batch, key) whole numbers: which group of keys each belongs to (targets 0, foils 1, ...), -1 for none;
     None computes no group's mass. offsets: distances from the query, -1 is the previous token, whose mean weight is
-    wanted. lengths, shift: each prompt's real tokens and the padding before them; default all, none.
+    wanted. lengths, shift: each prompt's real tokens and the padding before them; default all, none. groups_in_all:
+    how many groups there are, default as many as the greatest number in `groups` tells.
     """
 
     groups: Tensor | None = None
     offsets: tuple[int, ...] = tuple(range(-8, 9))
     lengths: tuple[int, ...] | None = None
     shift: tuple[int, ...] | None = None
+    groups_in_all: int | None = None
 
     @property
     def n_groups(self) -> int:
-        return 0 if self.groups is None else int(self.groups.max()) + 1
+        """How many groups there are, empty ones too where `groups_in_all` says so."""
+        if self.groups is None:
+            return 0
+        return int(self.groups.max()) + 1 if self.groups_in_all is None else self.groups_in_all
 
     def check(self, batch: int, n_keys: int) -> None:
         """Raises ProbeError where the groups do not fit the batch."""
@@ -64,8 +69,12 @@ class RowStatistics:
     counts: Tensor = field(repr=False)  # (batch, offset): how many rows have such a key
 
 
-def row_statistics(call: Call, wanted: Statistics, causal: bool) -> RowStatistics:
-    """Reduce every row of one attention call. causal: no row sees a later key (of a call over whole prompts)."""
+def row_statistics(
+    call: Call, wanted: Statistics, causal: bool, links: Callable[[Tensor], Link] | None = None
+) -> RowStatistics:
+    """Reduce every row of one attention call. causal: no row sees a later key (of a call over whole prompts). links:
+    from the rows of a chunk to what edits them.
+    """
     batch, n_heads, n_queries, _ = call.query.shape
     n_keys = call.key.shape[2]
     reducer = Reducer(wanted, batch, n_heads, n_queries, n_keys, causal, call.query.device)
@@ -74,8 +83,8 @@ def row_statistics(call: Call, wanted: Statistics, causal: bool) -> RowStatistic
         stop = min(start + chunk, n_queries)
         at = torch.arange(start, stop, device=call.query.device).expand(batch, -1)
         seen = stop if causal and n_queries == n_keys else n_keys
-        rows = attention_rows(call, at, values=False, n_keys=seen)
-        reducer.add(rows.pattern, rows.scores, start)
+        rows = attention_rows(call, at, links(at) if links else None, values=False, n_keys=seen)
+        reducer.add(rows.pattern, rows.scores, start, edited=links is not None)
     return reducer.done()
 
 
@@ -94,9 +103,10 @@ class Reducer:
     ) -> None:
         wanted.check(batch, n_keys)
         self.offsets, self.causal = wanted.offsets, causal
-        self.ends = torch.tensor(wanted.lengths or (n_keys,) * batch, device=device)
         self.shift = torch.tensor(wanted.shift or (0,) * batch, device=device)
-        self.ends = self.ends + self.shift
+        self.ends = (
+            self.shift + torch.tensor(wanted.lengths, device=device) if wanted.lengths else self.shift * 0 + n_keys
+        )
         self.groups: Tensor | None = None
         if wanted.groups is not None:
             places = wanted.groups.to(device) + 1
@@ -112,8 +122,11 @@ class Reducer:
             counts=torch.zeros(batch, len(wanted.offsets), device=device),
         )
 
-    def add(self, pattern: Tensor, scores: Tensor, start: int) -> None:
-        """pattern, scores: (batch, head, row, key) of the rows from `start` on; keys from 0, perhaps not to the end."""
+    def add(self, pattern: Tensor, scores: Tensor, start: int, *, edited: bool = False) -> None:
+        """pattern, scores: (batch, head, row, key) of the rows from `start` on; keys from 0, perhaps not to the end.
+
+        edited: the pattern may not be the softmax of the scores.
+        """
         pattern, scores, made = pattern.float(), scores.float(), self.made
         batch, n_heads, n_rows, n_keys = pattern.shape
         rows = slice(start, start + n_rows)
@@ -122,7 +135,8 @@ class Reducer:
         hidden = ~real[:, None, :]
         peak = argmax(pattern)
         made.argmax[:, :, rows] = peak.masked_fill(hidden, -1)
-        made.entropy[:, :, rows] = _entropy(pattern, scores, peak).masked_fill(hidden, float("nan"))
+        entropy = torch.special.entr(pattern).sum(-1) if edited else _entropy(pattern, scores, peak)
+        made.entropy[:, :, rows] = entropy.masked_fill(hidden, float("nan"))
         first = pattern.gather(
             3, self.shift[:, None, None, None].clamp(max=n_keys - 1).expand(batch, n_heads, n_rows, 1)
         )

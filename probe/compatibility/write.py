@@ -134,9 +134,10 @@ def excerpt(folder: Path) -> str:
     rows = read(folder)
     by_type = {r["model_type"]: r for r in reversed(rows)}
     exact = sum(r["status"] == "exact" for r in rows)
+    link = f"[the report](reports/{folder.name}/README.md)"
     lines = [
         f"Of the {len(rows)} pairs of model type and task that transformers {metadata.version('transformers')} maps to",
-        f"language modelling, {exact} are read exactly; [the report]({folder.as_posix()}/README.md) lists all of them.",
+        f"language modelling, {exact} are read exactly; {link} lists all of them.",
         "",
         "| family | read | sites that some of them lack |",
         "|---|---|---|",

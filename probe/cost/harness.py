@@ -44,10 +44,10 @@ PLANS = {
     "quick": (TINY, Case("smollm2", 256, 7)),
     "full": (
         TINY,
-        Case("smollm2", 256, 15),
-        Case("smollm2", 1024, 9),
+        Case("smollm2", 256, 9),
+        Case("smollm2", 1024, 5),
         Case("smollm2", 4096, 3),
-        Case("smollm2", 8192, 3, LONG),
+        Case("smollm2", 8192, 1, LONG),
     ),
 }
 

@@ -270,7 +270,7 @@ class GPT(nn.Module):
         """
         ids, cache = input_ids, Cache()
         real = torch.ones_like(ids) if attention_mask is None else attention_mask
-        draws = torch.Generator().manual_seed(seed)
+        draws = torch.Generator(device=ids.device).manual_seed(seed)
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         new = ids
         for _ in range(max_new_tokens):

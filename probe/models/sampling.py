@@ -23,13 +23,24 @@ def choose(
     probabilities sum to at least p (nucleus sampling, Holtzman et al. 2020). draws: the source of chance.
     Raises ProbeError for numbers out of range.
     """
+    check(temperature, top_k, top_p)
+    if temperature == 0:
+        return logits.argmax(-1)
+    return _drawn(logits, temperature, top_k, top_p, draws)
+
+
+def check(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Raises ProbeError for numbers out of range."""
     if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
         raise ProbeError(
             f"cannot sample with temperature={temperature}, top_k={top_k}, top_p={top_p}: temperature is 0 or more, "
             "top_k 1 or more, top_p above 0 and at most 1."
         )
-    if temperature == 0:
-        return logits.argmax(-1)
+
+
+def _drawn(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, draws: torch.Generator | None
+) -> Tensor:
     ordered, ids = torch.sort(logits / temperature, dim=-1, descending=True, stable=True)
     if top_k is not None:
         ordered[..., top_k:] = -torch.inf

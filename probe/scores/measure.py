@@ -30,7 +30,10 @@ class Measured:
 
 
 def measure(subject: Subject, targets: Targets, *, quiet: bool = False, what: str = "") -> Measured:
-    """Read the attention rows of every unit, in one forward pass a prompt. Raises CaptureError for NaN or inf."""
+    """Read the attention rows of every unit, in one forward pass a prompt. Raises CaptureError for NaN or inf,
+    UnsupportedModel for models without heads in every layer.
+    """
+    subject.anatomy.check_even()
     units = targets.units
     labelled = any(r.foils for u in units for r in u.rows)
     shape = (subject.n_layers, subject.n_heads, len(units))

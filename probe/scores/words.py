@@ -34,6 +34,7 @@ def word_attention(subject: Subject, text: str, query: str, *, occurrence: int |
     """
     prompt = subject.encode(text)
     at = prompt.positions(Span.of(text, query, occurrence))
+    subject.anatomy.check_even()
     run = subject.run(text, ["pattern"], rows=[at])
     rows = torch.stack([run["pattern", layer][0].mean(1) for layer in range(subject.n_layers)])  # (layer, head, key)
     last = at[-1] if subject.is_causal else len(prompt) - 1

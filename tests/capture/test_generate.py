@@ -83,17 +83,20 @@ def test_edits_hold_while_text_is_written(writer: tuple[Subject, list[str]]) -> 
         edits.knock_out(0, query=[3, 7], key=1, heads=0),
         edits.scale("v", 1, 0.5, rows=[2]),
         edits.scale("q", 1, 0.7),
+        edits.scale("q", 0, 3.0, rows=[0]),
+        edits.scale("k", 0, 2.0, rows=[1, 7]),
         edits.scale("resid_mid", 0, 1.1, rows=[6, 7]),
         edits.scale("mlp_out", last, 1.2),
     ]
     texts = [max(texts, key=len)]
-    written = subject.generate(texts, max_new_tokens=5, sites=["z", "resid_post", "pattern"], edits=changes)
+    sites = ["q", "k", "z", "resid_post", "pattern"]
+    written = subject.generate(texts, max_new_tokens=5, sites=sites, edits=changes)
     ids = written.ids[0]
     n = len(ids) - 1
     assert n > 7
-    seen = full(subject, ids, ["z", "resid_post", "pattern"], changes)
+    seen = full(subject, ids, sites, changes)
     for layer in (0, 1, last):
-        for site in ("z", "resid_post", "pattern"):
+        for site in sites:
             a, b = written[site, layer][0], seen[site, layer][0]
             assert (a - b).abs().max() <= 2e-4 * b.abs().max().clamp(min=1), (site, layer)
     assert (written["z", last][0, :, -1] == 0).all()

@@ -12,7 +12,8 @@ from probe.compatibility.check import Finding
 from probe.compatibility.configs import Pair, mapped
 from probe.compatibility.write import FAMILIES, below, excerpt, read, summary, versions, write
 
-COMMITTED = Path(__file__).parents[2] / "reports" / "compatibility"
+ROOT = Path(__file__).parents[2]
+COMMITTED = ROOT / "reports" / "compatibility"
 FINDINGS = [
     Finding(
         Pair("zebra", "causal"), "Zebra", "exact", n_layers=2, head_layers=(0, 1), sites=("pattern",), max_error=3e-7
@@ -75,3 +76,9 @@ def test_the_command_checks_single_types(capsys: pytest.CaptureFixture[str], tmp
     assert list(tmp_path.iterdir()) == []
     assert main(["lama"]) == 2
     assert "Did you mean 'llama'" in capsys.readouterr().err
+
+
+def test_the_readme_shows_what_the_committed_table_says() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme.split("<!-- compatibility -->")[1].split("<!-- /compatibility -->")[0]
+    assert shown.strip() == excerpt(COMMITTED).strip()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import probe
-from probe.errors import DataError
+from probe.errors import DataError, UnsupportedModel
 from probe.scores.evidence import evidence, heads
 from probe.scores.measure import measure
 from probe.subject import Subject
@@ -140,3 +140,26 @@ def test_too_few_clusters_to_split_is_an_error(tiny: Subject, synthetic: Targets
     few = replace(synthetic, units=tuple(u for u in synthetic.units if u.cluster in clusters))
     with pytest.raises(DataError, match=r"synthetic-coreference has 3 clusters .* at least 4"):
         heads(tiny, [few])
+
+
+def test_a_model_without_heads_in_every_layer_is_read_but_not_scored(tiny: Subject) -> None:
+    import transformers as tf
+
+    torch.manual_seed(0)
+    config = tf.JambaConfig(
+        vocab_size=200,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        use_mamba_kernels=False,
+        mamba_d_state=4,
+    )
+    subject = probe.load(tf.JambaForCausalLM(config).eval(), tiny.tokenizer)
+    run = subject.run("Anna thanked Ben .", ["pattern"])
+    assert [layer for _, layer in run.values] == [1]
+    with pytest.raises(UnsupportedModel, match=r"no even grid of heads \(2 layers; heads by layer 1: 4\)"):
+        measure(subject, subject.bind(probe.data.language.coreference(per_frame=8)))

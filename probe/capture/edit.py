@@ -179,17 +179,6 @@ class Edit:
                 raise OutOfRange.of(kind.removesuffix("s"), i, length)
         return {i % length for i in chosen}
 
-    def _grid(
-        self, tensor: Tensor, square: bool, prompts: list[int], rows: tuple[int, ...], keys: tuple[int, ...] | None
-    ) -> tuple[Tensor, ...]:
-        axes: list[Sequence[int]] = [prompts, rows]
-        if square:
-            heads = range(tensor.shape[1]) if self.heads is None else self.heads
-            axes = [prompts, heads, rows, range(tensor.shape[3]) if keys is None else keys]
-        elif tensor.dim() == 4:
-            axes.append(range(tensor.shape[2]) if self.heads is None else self.heads)
-        return torch.meshgrid(*(_index(a, tensor) for a in axes), indexing="ij")
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Path:

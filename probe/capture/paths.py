@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from probe.capture.anatomy import Anatomy, Place
 from probe.capture.edit import Captured, Path
 from probe.capture.interface import Call, would_attend
-from probe.capture.residual import head_writes, is_stream, turn
+from probe.capture.residual import head_writes, stream_of, turn, with_stream
 from probe.errors import OutOfRange, ProbeError, UnknownName, UnsupportedModel
 from probe.sites import SQUARE_SITES, Site, check_indices
 
@@ -121,9 +121,7 @@ class PathSites:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not mine():
                 return
-            at = next((i for i, a in enumerate(args) if is_stream(a)), None)
-            name = next((n for n, v in kwargs.items() if is_stream(v)), "")
-            stream = kwargs[name] if at is None else args[at]
+            stream = stream_of(args, kwargs)
             sides: dict[tuple[Path, ...], tuple[Tensor, Tensor, Tensor]] = {}
             for reader in dict.fromkeys(p.reader for p in self.paths if p.reader[0] == layer):
                 self._sides[reader] = {}
@@ -131,11 +129,8 @@ class PathSites:
                     mine_of = tuple(p for p in self.paths if p.reader == reader and letter in p.into)
                     if mine_of and mine_of not in sides:
                         moved = stream + torch.stack([self._change(p, stream) for p in mine_of]).sum(0)
-                        given = args if at is None else (*args[:at], moved, *args[at + 1 :])
                         with self.capture.aside():
-                            sides[mine_of] = would_attend(
-                                module, given, {**kwargs, name: moved} if at is None else kwargs
-                            )
+                            sides[mine_of] = would_attend(module, *with_stream(args, kwargs, moved))
                     if mine_of:
                         self._sides[reader][letter] = sides[mine_of][place_of]
 

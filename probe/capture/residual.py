@@ -63,9 +63,7 @@ class ResidualSites:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not mine():
                 return None
-            name = next((n for n, v in kwargs.items() if is_stream(v)), "")
-            at = next((i for i, a in enumerate(args) if is_stream(a)), None)
-            given = kwargs[name] if at is None else args[at]
+            given = stream_of(args, kwargs)
             new = self.capture.visit(site, given)
             if new is given:
                 return None
@@ -73,7 +71,7 @@ class ResidualSites:
                 given.copy_(new)
                 self.capture.base(site, given)
                 return None
-            return (args, {**kwargs, name: new}) if at is None else ((*args[:at], new, *args[at + 1 :]), kwargs)
+            return with_stream(args, kwargs, new)
 
         return place.module.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -152,6 +150,17 @@ def head_writes(project: nn.Module, z: Tensor, heads: Iterable[int]) -> Tensor:
     return torch.stack(parts, 2)
 
 
-def is_stream(value: Any) -> bool:
-    """Whether an argument of a block is its residual stream."""
+def stream_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The residual stream among a block's arguments: the first (batch, pos, d_model)."""
+    found: Tensor = next(v for v in (*args, *kwargs.values()) if _is_stream(v))
+    return found
+
+
+def with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], new: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with another residual stream."""
+    old = stream_of(args, kwargs)
+    return tuple(new if a is old else a for a in args), {n: new if v is old else v for n, v in kwargs.items()}
+
+
+def _is_stream(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 3

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from probe.anatomy.stacks import Anatomy, dissect, unwrapped
 from probe.capture import parity
-from probe.capture.anatomy import Anatomy, dissect, unwrapped
 from probe.capture.batch import Batch, Padding, make_batch, row_tensor
 from probe.capture.capture import Capture
 from probe.capture.edit import Edits, flattened, of_batch

@@ -21,6 +21,7 @@ FLOORS = {
     **dict.fromkeys(("errors", "tty", "sites", "targets", "stats"), 0),
     "data": 1,
     "models": 2,
+    "anatomy": 2.5,
     **dict.fromkeys(("capture", "tokens", "subject"), 3),
     "scores": 4,
     "compatibility": 4,

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from probe.capture.anatomy import Anatomy
+from probe.anatomy.look import ordinary_ids
+from probe.anatomy.stacks import Anatomy
 from probe.capture.edit import Frame
-from probe.capture.look import ordinary_ids
 from probe.errors import ProbeError, UnsupportedModel
 from probe.sites import ENCODER
 

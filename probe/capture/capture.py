@@ -16,15 +16,15 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
+from probe.anatomy.follow import Following, counting
+from probe.anatomy.interface import listening
+from probe.anatomy.look import uncompiled
+from probe.anatomy.patterns import take
+from probe.anatomy.stacks import Anatomy, Attention, dissect
 from probe.capture import guards
-from probe.capture.anatomy import Anatomy, Attention, dissect
 from probe.capture.edit import Edit, Frame, Path
-from probe.capture.follow import Following, counting
 from probe.capture.heads import AttentionSites
-from probe.capture.interface import listening
-from probe.capture.look import uncompiled
 from probe.capture.paths import PathSites, check_readers, checked
-from probe.capture.patterns import take
 from probe.capture.residual import ResidualSites
 from probe.capture.store import Store
 from probe.capture.streams import RowStatistics, Statistics

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.capture.anatomy import Anatomy
+from probe.anatomy.stacks import Anatomy
 from probe.capture.batch import Batch, make_batch
 from probe.capture.capture import Capture
 from probe.capture.edit import ENDLESS, Edit, Frame, Path

@@ -10,7 +10,7 @@ import psutil
 import torch
 from torch import nn
 
-from probe.capture.anatomy import Anatomy, Stack
+from probe.anatomy.stacks import Anatomy, Stack
 from probe.capture.edit import Edit
 from probe.errors import ProbeError, UnsupportedModel
 from probe.sites import CROSS, KEY_SITES, WHOLE_SITES, Site, check_indices, kv_head, split

@@ -1,5 +1,5 @@
 """The sites of attention heads, read and edited at the two seams: models that ask for their attention function
-(`probe.capture.interface`) and models that do not (`probe.capture.follow`).
+(`probe.anatomy.interface`) and models that do not (`probe.anatomy.follow`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from probe.capture.anatomy import Attention
+from probe.anatomy.follow import Chain, Following
+from probe.anatomy.interface import Call, forget, rotations, unrotated, unturned
+from probe.anatomy.patterns import MASKED, Link, Rows, attention_rows, only, take
+from probe.anatomy.stacks import Attention
 from probe.capture.edit import Edit
-from probe.capture.follow import Chain, Following
-from probe.capture.interface import Call, forget, rotations, unrotated, unturned
-from probe.capture.patterns import MASKED, Link, Rows, attention_rows, only, take
 from probe.capture.streams import Reducer, row_statistics
 from probe.errors import CaptureError, UnsupportedModel
 from probe.sites import CROSS, ENCODER, KEY_SITES, SQUARE_SITES, Site

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probe.anatomy.look import ordinary_ids
+from probe.anatomy.stacks import Anatomy
 from probe.capture import edits
-from probe.capture.anatomy import Anatomy
 from probe.capture.batch import make_batch
 from probe.capture.capture import Capture
-from probe.capture.look import ordinary_ids
 from probe.errors import CaptureError, UnsupportedModel
 from probe.sites import CROSS, ENCODER
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from probe.capture.anatomy import Anatomy, Place
+from probe.anatomy.interface import Call, would_attend
+from probe.anatomy.stacks import Anatomy, Place
 from probe.capture.edit import Captured, Path
-from probe.capture.interface import Call, would_attend
 from probe.capture.residual import head_writes, stream_of, turn, with_stream
 from probe.errors import OutOfRange, ProbeError, UnknownName, UnsupportedModel
 from probe.sites import SQUARE_SITES, Site, check_indices

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from probe.capture.anatomy import Attention, Place
+from probe.anatomy.patterns import take
+from probe.anatomy.stacks import Attention, Place
 from probe.capture.guards import stack_of
-from probe.capture.patterns import take
 from probe.sites import ENCODER, Site
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from probe.capture.interface import Call
-from probe.capture.patterns import Link, attention_rows
+from probe.anatomy.interface import Call
+from probe.anatomy.patterns import Link, attention_rows
 from probe.errors import ProbeError
 from probe.sites import check_indices
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
-from probe.capture import dissect
+from probe.anatomy import dissect
 from probe.compatibility.changes import edited
 from probe.compatibility.configs import Padding, Pair, mapped, note, tiny_config, tiny_inputs, tiny_model
 from probe.compatibility.oracle import ask

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probe.capture import Anatomy, Capture, guards
+from probe.anatomy import Anatomy
+from probe.capture import Capture, guards
 from probe.sites import CROSS, ENCODER, PREFIXED, SITES, WHOLE_SITES, Site, split
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probe.capture import Anatomy
-from probe.capture.anatomy import Place
+from probe.anatomy import Anatomy
+from probe.anatomy.stacks import Place
 from probe.compatibility.oracle import by_layer
 from probe.compatibility.parts import Offer, Reading, close, distance, listed, reading, same, tensors
 from probe.sites import CROSS, ENCODER, Site

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probe.capture.anatomy import Anatomy, dissect
+from probe.anatomy.stacks import Anatomy, dissect
 from probe.capture.capture import Capture
 from probe.capture.streams import Statistics
 from probe.errors import ProbeError

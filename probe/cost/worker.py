@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.capture.anatomy import Anatomy, dissect
+from probe.anatomy.stacks import Anatomy, dissect
 from probe.cost.contenders import CONTENDERS, PLAIN, CannotRun, Contender
 from probe.cost.memory import free, peak_mb
 from probe.cost.pairs import paired

@@ -23,6 +23,7 @@ PACKAGE = Path(__file__).parents[1]
 CODE = (
     "data",
     "tokens",
+    "anatomy",
     "capture",
     "scores",
     "runner",

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from probe.anatomy.patterns import Rows, attention_rows
 from probe.capture import Capture, heads
 from probe.capture.edit import Edit
 from probe.capture.heads import AttentionSites
-from probe.capture.patterns import Rows, attention_rows
 from probe.capture.residual import ResidualSites
 from probe.compatibility import check as checking
 from probe.compatibility.check import Finding, check

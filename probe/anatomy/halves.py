@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from probe.capture.look import Event, Seen
+from probe.anatomy.look import Event, Seen
 
 CLOSE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 MOST = 4096  # numbers that a fit looks at

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from probe.capture.interface import Call
+from probe.anatomy.interface import Call
 from probe.errors import CaptureError, UnsupportedModel
 
 READABLE = ("eager", "sdpa", "fused")  # implementations whose mask argument we know how to read

@@ -1,6 +1,6 @@
 """One short forward pass, watched: every module's call with what went in and out, and every attention.
 
-What a model is made of is read off this recording (`probe.capture.anatomy`), not from a list of known architectures.
+What a model is made of is read off this recording (`probe.anatomy.stacks`), not from a list of known architectures.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probe.capture.follow import Chain, Finder, Found, Layout, counting
-from probe.capture.interface import Call, Turn, forget, listening, rotations, unrotated, unturned
-from probe.capture.patterns import MASKED, mask_rows
+from probe.anatomy.follow import Chain, Finder, Found, Layout, counting
+from probe.anatomy.interface import Call, Turn, forget, listening, rotations, unrotated, unturned
+from probe.anatomy.patterns import MASKED, mask_rows
 from probe.errors import ProbeError, UnsupportedModel
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)

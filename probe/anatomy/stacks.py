@@ -2,7 +2,7 @@
 
 There is no list of architectures here. Where attention happens is where the attention function is asked for (or a
 product, softmax, product chain runs); a block is the element of a module list around it; its output projection is the
-module that is handed z; its halves are found by fitting (`probe.capture.halves`). What is not found is refused by
+module that is handed z; its halves are found by fitting (`probe.anatomy.halves`). What is not found is refused by
 name, never guessed.
 """
 
@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from probe.capture import halves
-from probe.capture.follow import Chain
-from probe.capture.interface import Turn
-from probe.capture.look import Event, Recording, Seen, record
+from probe.anatomy import halves
+from probe.anatomy.follow import Chain
+from probe.anatomy.interface import Turn
+from probe.anatomy.look import Event, Recording, Seen, record
 from probe.errors import UnsupportedModel
 from probe.sites import CROSS, ENCODER
 

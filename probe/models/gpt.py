@@ -3,48 +3,26 @@
     model = GPT(Config(vocab_size=300))
     out = model(ids)                 # ids: (batch, pos) -> out.logits: (batch, pos, vocab)
 
-Pre-norm blocks, learned positions, GELU, tied embeddings (Radford et al. 2019). Attention goes through the same
-look-up and call signature as transformers' models, so `probe` captures both in the same way.
+By default pre-norm blocks, learned positions, GELU, tied embeddings (Radford et al. 2019); `Config` lists what else it
+can be made of. Attention goes through the same look-up and call signature as transformers' models, so `probe` captures
+both in the same way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probe.errors import ProbeError, PromptError, UnknownName
+from probe.errors import ProbeError, PromptError
+from probe.models.config import Config as Config
 from probe.models.sampling import choose
 
-# shapes in comments: B batch, T positions, K key positions, H heads, C d_model, D d_head = C / H, V vocabulary
-
-
-@dataclass(frozen=True)
-class Config:
-    """Sizes of a tiny GPT. Raises ProbeError where they contradict each other."""
-
-    vocab_size: int
-    n_layers: int = 4
-    n_heads: int = 4
-    d_model: int = 128  # width of the residual stream; must be a multiple of n_heads
-    max_positions: int = 128  # longest prompt, in tokens
-    init_scale: float = 0.02  # standard deviation of every weight matrix at initialisation (GPT-2's)
-    attention: str = "fused"  # "fused": torch's kernel; "eager": explicit arithmetic; same numbers
-
-    def __post_init__(self) -> None:
-        if self.d_model % self.n_heads:
-            widths = [w for w in range(self.d_model, 0, -1) if w % self.n_heads == 0]
-            raise ProbeError(
-                f"d_model={self.d_model} cannot be cut into n_heads={self.n_heads} equal heads; "
-                f"the nearest d_model below is {widths[0] if widths else self.n_heads}."
-            )
-        if self.attention not in ("fused", "eager"):
-            raise UnknownName.of("attention implementation", self.attention, ("fused", "eager"))
+# shapes in comments: B batch, T positions, K key positions, H query heads, G key-value heads, D d_head, C d_model
 
 
 class Output(NamedTuple):
@@ -57,6 +35,11 @@ class Output(NamedTuple):
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 
+def shared(tensor: Tensor, n_heads: int) -> Tensor:
+    """Each key-value head once for every query head that reads it: (B, G, K, D) -> (B, H, K, D)."""
+    return tensor if tensor.shape[1] == n_heads else tensor.repeat_interleave(n_heads // tensor.shape[1], dim=1)
+
+
 def eager_attention(
     module: nn.Module,
     query: Tensor,
@@ -67,6 +50,7 @@ def eager_attention(
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """softmax(q·kᵀ · scaling + mask) · v, step by step. Returns z (B, T, H, D) and the pattern (B, H, T, K)."""
+    key, value = shared(key, query.shape[1]), shared(value, query.shape[1])
     scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, K)
     if mask is not None:
         scores = scores + mask
@@ -84,8 +68,9 @@ def fused_attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The same through torch's fused kernel, which never writes the pattern to memory."""
-    # Without a mask: the whole prompt, read causally, or the newest token, which sees every cached key.
-    causal = mask is None and query.shape[2] > 1
+    key, value = shared(key, query.shape[1]), shared(value, query.shape[1])
+    # Without a mask: the whole prompt, or the newest token, which sees every cached key.
+    causal = mask is None and query.shape[2] > 1 and bool(module.is_causal)
     z = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, is_causal=causal)
     return z.transpose(1, 2), None
 
@@ -101,7 +86,7 @@ ATTENTION = AttentionLookup()
 
 
 class Cache:
-    """The keys and values of the positions read so far, one pair of (B, H, K, D) for each layer, in order.
+    """The keys and values of the positions read so far, one pair of (B, G, K, D) for each layer, in order.
 
     Decoding then runs only the newest token: its query meets the keys kept here (the KV cache).
     """
@@ -121,41 +106,98 @@ class Cache:
         return key, value
 
 
-class Attention(nn.Module):
-    """Causal self-attention with `n_heads` heads, each a slice of the width."""
+# positions ------------------------------------------------------------------------------------------------------------
 
-    is_causal = True
+
+def frequencies(width: int, device: torch.device) -> Tensor:
+    """1, ..., 1/10000: how fast each of width/2 pairs turns from one position to the next, in radians."""
+    return 10_000 ** (-torch.arange(0, width, 2, device=device) / width)
+
+
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """Sines at even places and cosines at odd ones (Vaswani et al. 2017): (B, T) -> (B, T, C)."""
+    angles = positions.unsqueeze(-1) * frequencies(width, positions.device)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
+
+
+def rotary_angles(positions: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every pair's angle at every position, (B, 1, T, D): a pair is a number and the one D/2 on."""
+    angles = positions.unsqueeze(-1) * frequencies(width, positions.device)
+    angles = torch.cat([angles, angles], dim=-1).unsqueeze(1)
+    return angles.cos(), angles.sin()
+
+
+def apply_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn each pair by its position's angle: q·k then depends on the distance alone (RoPE, Su et al. 2021)."""
+
+    def turned(x: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        return x * cos + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sin
+
+    return turned(query), turned(key)
+
+
+def alibi(n_heads: int, distance: Tensor) -> Tensor:
+    """What is added to the scores for distance: less for a farther key, by 2^(-8/H), 2^(-16/H), ... a token (Press et
+    al. 2021). distance: (T, K) -> (H, T, K).
+    """
+    slopes = 2 ** (-8 * torch.arange(1, n_heads + 1, device=distance.device) / n_heads)
+    return -slopes[:, None, None] * distance.abs()
+
+
+# the block ------------------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """Self-attention: each of `n_heads` heads has its own slice of the queries; key-value heads may be shared."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.d_head = config.d_model // config.n_heads
-        self.qkv = nn.Linear(config.d_model, 3 * config.d_model)
-        self.out = nn.Linear(config.d_model, config.d_model)
+        self.d_head = config.head_width
+        self.is_causal = config.visible != "bidirectional"
+        self.widths = [n * self.d_head for n in (config.n_heads, config.kv_heads, config.kv_heads)]
+        self.qkv = nn.Linear(config.d_model, sum(self.widths), bias=config.bias)
+        self.out = nn.Linear(self.widths[0], config.d_model, bias=config.bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:  # (B, T, C) -> (B, T, C)
-        B, T, C = x.shape
+    def forward(
+        self, x: Tensor, mask: Tensor | None, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
+    ) -> Tensor:  # (B, T, C) -> (B, T, C)
+        B, T, _ = x.shape
         q, k, v = (
-            part.view(B, T, self.config.n_heads, self.d_head).transpose(1, 2)  # (B, H, T, D)
-            for part in self.qkv(x).split(C, dim=-1)
+            part.view(B, T, -1, self.d_head).transpose(1, 2)  # (B, H or G, T, D)
+            for part in self.qkv(x).split(self.widths, dim=-1)
         )
+        if angles is not None:
+            q, k = apply_rotary(q, k, *angles)
         if cache is not None:
             k, v = cache.extend(self, k, v)
         attend = ATTENTION.get_interface(self.config.attention, eager_attention)
         z, _ = attend(self, q, k, v, mask, scaling=1 / math.sqrt(self.d_head), dropout=0.0)
-        return cast(Tensor, self.out(z.reshape(B, T, C)))
+        return cast(Tensor, self.out(z.reshape(B, T, -1)))
 
 
 class MLP(nn.Module):
-    """The feed-forward half of a block: expand four times, GELU, contract."""
+    """The feed-forward half of a block: expand, bend, contract. Each position for itself."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.expand = nn.Linear(config.d_model, 4 * config.d_model)
-        self.contract = nn.Linear(4 * config.d_model, config.d_model)
+        self.expand = nn.Linear(config.d_model, config.mlp_width, bias=config.bias)
+        if config.ffn == "swiglu":
+            self.gate = nn.Linear(config.d_model, config.mlp_width, bias=config.bias)
+        self.contract = nn.Linear(config.mlp_width, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.contract(F.gelu(self.expand(x))))
+        # SwiGLU (Shazeer 2020): what passes is decided by a gate of its own.
+        middle = F.silu(self.gate(x)) * self.expand(x) if hasattr(self, "gate") else F.gelu(self.expand(x))
+        return cast(Tensor, self.contract(middle))
+
+
+def make_norm(config: Config) -> nn.Module:
+    """The norm a configuration asks for; the identity where it asks for none."""
+    if config.norm == "layer":
+        return nn.LayerNorm(config.d_model, bias=config.bias)
+    return nn.RMSNorm(config.d_model, eps=1e-6) if config.norm == "rms" else nn.Identity()
 
 
 class Block(nn.Module):
@@ -163,14 +205,29 @@ class Block(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.norm_attention = nn.LayerNorm(config.d_model)
+        self.config = config
+        self.norm_attention = make_norm(config)
         self.attention = Attention(config)
-        self.norm_mlp = nn.LayerNorm(config.d_model)
-        self.mlp = MLP(config)
+        if config.ffn != "none":
+            self.norm_mlp = make_norm(config)
+            self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
-        x = x + self.attention(self.norm_attention(x), mask, cache)
-        return cast(Tensor, x + self.mlp(self.norm_mlp(x)))
+    def forward(
+        self, x: Tensor, mask: Tensor | None, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
+    ) -> Tensor:
+        x = self.written(x, self.norm_attention, lambda stream: self.attention(stream, mask, angles, cache))
+        return x if self.config.ffn == "none" else self.written(x, self.norm_mlp, self.mlp)
+
+    def written(self, x: Tensor, norm: nn.Module, half: Callable[[Tensor], Tensor]) -> Tensor:
+        """The stream after one half of the block has read it and written to it."""
+        before = self.config.norm_place == "pre"
+        out = half(norm(x) if before else x)
+        if self.config.residual:
+            out = x + out
+        return out if before else cast(Tensor, norm(out))
+
+
+# the model ------------------------------------------------------------------------------------------------------------
 
 
 class Backbone(nn.Module):
@@ -180,9 +237,11 @@ class Backbone(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.d_model)
-        self.positions = nn.Embedding(config.max_positions, config.d_model)
+        if config.position == "learned":
+            self.positions = nn.Embedding(config.max_positions, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        self.norm = nn.LayerNorm(config.d_model)
+        # Post-norm blocks end in a norm already.
+        self.norm = make_norm(config) if config.norm_place == "pre" else nn.Identity()
 
     def forward(
         self,
@@ -194,51 +253,68 @@ class Backbone(nn.Module):
         """input_ids, position_ids: (batch, pos). attention_mask: 1 real, 0 padding, (batch, pos), or with a cache
         (batch, cached + pos). cache: the positions before these; extended in place.
         """
-        past = 0 if cache is None else len(cache)
-        T = input_ids.shape[1]
-        if self.config.max_positions < past + T:
-            raise PromptError(
-                f"the prompt has {past + T} tokens; this model reads at most {self.config.max_positions}."
-            )
+        config, past, T = self.config, 0 if cache is None else len(cache), input_ids.shape[1]
+        if config.max_positions < past + T:
+            raise PromptError(f"the prompt has {past + T} tokens; this model reads at most {config.max_positions}.")
+        if cache is not None and config.visible == "bidirectional":
+            raise ProbeError("a bidirectional model has no use for a cache: every token changes all those before it.")
         if position_ids is None:
             position_ids = torch.arange(past, past + T, device=input_ids.device).unsqueeze(0)
-        x = self.embed(input_ids) + self.positions(position_ids)
+        x = self.embed(input_ids)
+        if config.position == "learned":
+            x = x + self.positions(position_ids)
+        elif config.position == "sinusoidal":
+            # As strong as learned positions are at first; at full size (1) they would drown the embedding.
+            x = x + sinusoids(position_ids, config.d_model).to(x.dtype) * math.sqrt(2) * (config.init_scale or 1)
+        angles = None
+        if config.position == "rope":
+            cos, sin = rotary_angles(position_ids, config.head_width)
+            angles = cos.to(x.dtype), sin.to(x.dtype)
         mask = self.mask(input_ids, attention_mask, x.dtype, past)
         for block in self.blocks:
-            x = block(x, mask, cache)
+            x = block(x, mask, angles, cache)
         return Output(None, self.norm(x))
 
     def mask(
         self, input_ids: Tensor, attention_mask: Tensor | None, dtype: torch.dtype, past: int = 0
     ) -> Tensor | None:
-        """Additive mask (B, 1, T, K): 0 where a query may look, the dtype's lowest number where not.
+        """What is added to the scores, (B, 1 or H, T, K): 0 (with alibi, less for distance) where a query may look, the
+        dtype's lowest number where not.
 
         None under the fused kernel, which has a causal path of its own, for unpadded prompts and for the newest token.
         The lowest number rather than -inf: a padding query may see nothing at all, and its row must stay finite,
         though never read.
         """
-        B, T = input_ids.shape
+        config, (B, T) = self.config, input_ids.shape
         real = input_ids.new_ones(B, past + T) if attention_mask is None else attention_mask
-        if self.config.attention == "fused" and bool(real.all()) and (past == 0 or T == 1):
+        simple = config.position != "alibi" and (config.window is None or past + T <= config.window)
+        if simple and config.attention == "fused" and bool(real.all()) and (past == 0 or T == 1):
             return None
-        causal = torch.ones(T, past + T, dtype=torch.bool, device=input_ids.device).tril(past)
-        visible = causal & real.bool()[:, None, None, :]
-        return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(
-            ~visible, torch.finfo(dtype).min
-        )
+        keys = torch.arange(past + T, device=input_ids.device)
+        distance = keys[past:, None] - keys  # (T, K): how far back a key lies
+        visible = torch.ones_like(distance, dtype=torch.bool) if config.visible == "bidirectional" else distance >= 0
+        if config.window is not None:
+            visible = visible & (distance < config.window)
+        visible = visible & real.bool()[:, None, None, :]
+        bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+        if config.position == "alibi":
+            bias = bias + alibi(config.n_heads, distance).to(dtype)
+        return bias.masked_fill(~visible, torch.finfo(dtype).min)
 
 
 class GPT(nn.Module):
-    """The backbone and the map from its last hidden state to the logits, tied to the token embedding."""
+    """The backbone and the map from its last hidden state to the logits."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
         self.base_model = Backbone(config)
-        for module in self.modules():
+        if not config.tied:
+            self.unembed = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        for module in self.modules() if config.init_scale is not None else ():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=config.init_scale)
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
     def forward(
@@ -249,7 +325,7 @@ class GPT(nn.Module):
         cache: Cache | None = None,
     ) -> Output:
         hidden = self.base_model(input_ids, attention_mask, position_ids, cache).last_hidden_state
-        return Output(hidden @ self.base_model.embed.weight.T, hidden)
+        return Output(hidden @ self.base_model.embed.weight.T if self.config.tied else self.unembed(hidden), hidden)
 
     @torch.no_grad()
     def generate(

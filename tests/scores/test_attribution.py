@@ -1,0 +1,141 @@
+"""Direct logit attribution adds up to the model's own logit difference, and each part is what its component wrote."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import probe
+from probe.data import language
+from probe.errors import PromptError, UnsupportedModel
+from probe.models.config import Config
+from probe.models.gpt import GPT
+from probe.models.tokenizer import word_tokenizer
+from probe.scores.attribution import direct_logit_attribution, frozen_norm
+from probe.subject import Subject
+from probe.targets import Answer, Unit
+
+TOKENIZER = word_tokenizer(tuple("abcdefgh"))
+
+
+def asked(n: int = 4, length: int = 9, vocabulary: int = 11) -> list[Unit]:
+    """Random ids, each asking at a place of its own."""
+    draws = np.random.default_rng(0)
+    return [
+        Unit(
+            item=f"item-{i}",
+            cluster=f"{i % 2}",
+            ids=tuple(int(t) for t in draws.integers(3, vocabulary, length - i)),
+            rows=(),
+            answer=Answer(read_at=length - i - 1 - i % 3, right=(4,), wrong=((7,),)),
+        )
+        for i in range(n)
+    ]
+
+
+def test_the_parts_of_the_shipped_model_add_up(tiny: Subject) -> None:
+    units = tiny.bind(language.coreference(per_frame=4)).units[:40]
+    table = direct_logit_attribution(tiny, units)
+    assert len(table) == len(units) * (2 + 2 * tiny.n_layers)
+    assert table["residue"].abs().max() <= 1e-4
+    assert (table.groupby("item")["difference"].first() > 0).mean() >= 0.9, "it answers most of them right"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm": "rms"}, {"norm": "none"}, {"bias": False}, {"tied": False, "ffn": "swiglu", "position": "rope"}],
+    ids=str,
+)
+def test_the_parts_of_any_tiny_gpt_add_up_and_are_those_computed_by_hand(options: dict[str, object]) -> None:
+    torch.manual_seed(3)
+    sizes = {"vocab_size": len(TOKENIZER), "n_layers": 2, "n_heads": 2, "d_model": 16, "max_positions": 16}
+    model = GPT(Config(**{**sizes, "init_scale": 0.3, **options})).eval()  # type: ignore[arg-type]
+    norm = model.base_model.norm
+    if hasattr(norm, "weight"):
+        torch.nn.init.normal_(norm.weight, mean=1.0, std=0.3)
+    if getattr(norm, "bias", None) is not None:
+        torch.nn.init.normal_(norm.bias, std=0.3)
+    unit = asked()[2]
+    table = direct_logit_attribution(probe.load(model, TOKENIZER), [unit])
+    assert table["residue"].abs().max() <= 1e-5
+
+    written: list[np.ndarray] = []
+    for block in model.base_model.blocks:
+        for half in (block.attention, block.mlp):
+            half.register_forward_hook(lambda _, args, out: written.append(out[0].double().numpy()))
+    stream: list[np.ndarray] = []
+    model.base_model.blocks[0].register_forward_pre_hook(lambda _, args: stream.append(args[0][0].double().numpy()))
+    with torch.no_grad():
+        model(torch.tensor([unit.ids]))
+    assert unit.answer is not None
+    parts = [part[unit.answer.read_at] for part in (stream[0], *written)]
+    whole = sum(parts)
+    kind = options.get("norm", "layer")
+    centre = (lambda x: x - x.mean()) if kind == "layer" else (lambda x: x)
+    scale = 1.0 if kind == "none" else np.sqrt(np.mean(centre(whole) ** 2) + (1e-5 if kind == "layer" else 1e-6))
+    gain = norm.weight.detach().double().numpy() if kind != "none" else 1.0
+    matrix = (model.base_model.embed.weight if model.config.tied else model.unembed.weight).detach().double().numpy()
+    expected = [float(gain * centre(p) / scale @ (matrix[4] - matrix[7])) for p in parts]
+    assert table["value"].tolist()[:-1] == pytest.approx(expected, abs=1e-4)
+
+
+def config_of(kind: str) -> transformers.PretrainedConfig:
+    common = {"vocab_size": 11, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16}
+    if kind == "gpt2":
+        return transformers.GPT2Config(vocab_size=11, n_layer=2, n_head=2, n_embd=16, n_positions=16)
+    if kind == "gpt_neox":
+        return transformers.GPTNeoXConfig(
+            **common, intermediate_size=32, max_position_embeddings=16, use_parallel_residual=True
+        )
+    return transformers.Gemma2Config(
+        **common, intermediate_size=32, num_key_value_heads=1, head_dim=8, final_logit_softcapping=None
+    )
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "gemma2"])
+def test_the_parts_add_up_whatever_the_block(kind: str) -> None:
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config_of(kind)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.2, std=0.3)
+    table = direct_logit_attribution(probe.load(model, TOKENIZER), asked())
+    assert table["residue"].abs().max() <= 1e-4 * max(1.0, table["difference"].abs().max())
+
+
+def test_a_softcap_is_left_as_the_residue() -> None:
+    config = config_of("gemma2")
+    config.final_logit_softcapping = 0.5
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.2, std=0.3)
+    table = direct_logit_attribution(probe.load(model, TOKENIZER), asked()).groupby("item").first()
+    assert (table["difference"].abs() <= 1.0).all()
+    assert table["residue"].abs().max() > 0.1
+
+
+def test_the_parts_of_a_pretrained_model_add_up(smollm2: Subject) -> None:
+    ids = smollm2.encode("Then he, whose name was").ids
+    name = [smollm2.tokenizer.encode(w, add_special_tokens=False)[0] for w in (" John", " Mary")]
+    unit = Unit("a", "a", tuple(ids), (), answer=Answer(len(ids) - 1, (name[0],), ((name[1],),)))
+    table = direct_logit_attribution(smollm2, [unit])
+    assert len(table) == 2 + 2 * 30
+    assert table["residue"].abs().max() <= 1e-4
+
+
+def test_a_norm_that_is_no_scale_is_refused() -> None:
+    class Bent(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(x)
+
+    with pytest.raises(UnsupportedModel, match="final Bent is not a scale and a gain"):
+        frozen_norm(Bent(), torch.randn(16, dtype=torch.float64))
+
+
+def test_what_cannot_be_attributed_is_refused(minilm: Subject, tiny: Subject) -> None:
+    with pytest.raises(UnsupportedModel, match="minilm has no language-model head"):
+        direct_logit_attribution(minilm, asked())
+    with pytest.raises(PromptError, match="item-x asks nothing"):
+        direct_logit_attribution(tiny, [Unit("item-x", "c", (1, 5, 6), ())])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from probe.data.texts import Dataset, Labelled, Question, Text
 from probe.errors import DataError, PromptError, SpanError
@@ -10,6 +10,7 @@ from probe.targets import Answer, Direction, Excluded, Positions, Row, Targets, 
 from probe.tokens.encoding import Encoded
 
 Encode = Callable[[str], Encoded]
+MOST_REASONS = 3  # named where nothing can be measured
 
 
 class _NotMeasurable(Exception):
@@ -40,9 +41,15 @@ def bind(dataset: Dataset, encode: Encode, *, is_causal: bool) -> Targets:
         except _NotMeasurable as reason:
             excluded.append(Excluded(item.item, str(reason)))
     if not units:
-        reasons = "; ".join(sorted({e.reason for e in excluded})) or "it has no items"
-        raise DataError(f"nothing in {dataset.name} can be measured on this model: {reasons}")
+        raise DataError(f"nothing in {dataset.name} can be measured on this model: {_reasons(excluded)}")
     return Targets(dataset.phenomenon, dataset.name, dataset.statistic, dataset.rivals, tuple(units), tuple(excluded))
+
+
+def _reasons(excluded: Sequence[Excluded]) -> str:
+    """Why nothing could be measured: the first few reasons, for thousands of items may have one each."""
+    reasons = sorted({e.reason for e in excluded})
+    more = f"; and {len(reasons) - MOST_REASONS} other reasons" if len(reasons) > MOST_REASONS else ""
+    return "; ".join(reasons[:MOST_REASONS]) + more or "it has no items"
 
 
 def _labelled(

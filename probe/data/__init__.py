@@ -2,7 +2,7 @@
 
 probe.data.coreference()                    our own balanced sentences
 probe.data.gap("gap-validation.tsv")        GAP, from the user's file
-probe.data.language.coreference()           the synthetic language of the tiny GPT
+probe.data.language.dataset("facts")        the synthetic language of the tiny GPT: five tasks, each with its data set
 probe.data.previous_token(texts)            every token looks at the one before
 probe.data.first_token(texts)               every token looks at position 0
 probe.data.Dataset, Labelled, Span          to bring one's own

@@ -1,7 +1,4 @@
-"""The synthetic language of the tiny GPT: a generator whose every sentence carries its gold labels.
-
-Sentences look like simple English, but words are drawn from closed lists and rules decide everything, so that what
-is to be found is known. This is its coreference part, in three families (each sentence frame is one cluster):
+"""Coreference in the synthetic language, in three families (each sentence frame is one cluster):
 
 gender   `Anna thanked Ben after the long walk because she Anna was late .`   the pronoun's gender decides
 number   `the dog chased the cats near the old bridge and they cats slept .`  the pronoun's number decides
@@ -9,6 +6,10 @@ cue      `the cat did not reach the shelf because it was too high : shelf .`  a 
 
 As in an annotated corpus, a pronoun is followed by its antecedent (in `cue`, where only later words decide, after the
 colon), so a language model of these sentences has to resolve pronouns, and its answers can be checked.
+
+Held out: no training sentence begins, up to its answer, like an item of `coreference()` with the default seed and up
+to `LARGEST` items a frame. Items of other seeds are new to a model by chance only, since `coreference` draws them from
+all sentences.
 """
 
 from __future__ import annotations
@@ -16,23 +17,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
+from probe.data.language.parts import listed, spans_of
 from probe.data.texts import Dataset, Labelled, Question, Span
 from probe.errors import DataError
 
-
-def _split(text: str, at: str | None = None) -> tuple[str, ...]:
-    return tuple(text.split(at))
-
-
-HE = _split("Adam Ben Carl Dan Eric Fred Greg Hugo Ivan Jack Karl Leo Mark Nick Oscar Paul Ralph Sam Tom Victor")
-SHE = _split(
+HE = listed("Adam Ben Carl Dan Eric Fred Greg Hugo Ivan Jack Karl Leo Mark Nick Oscar Paul Ralph Sam Tom Victor")
+SHE = listed(
     "Anna Beth Clara Diana Emma Fiona Grace Helen Iris Jane Kate Laura Mary Nina Olga Paula Rose Sara Tina Vera"
 )
-BEASTS = _split("dog cat horse fox bear goat duck wolf mouse lion sheep frog")
-HERDS = _split("dogs cats horses foxes bears goats ducks wolves mice lions rams frogs")
-THINGS = _split("shelf wall gate table ladder roof branch fence tower bench")
+BEASTS = listed("dog cat horse fox bear goat duck wolf mouse lion sheep frog")
+HERDS = listed("dogs cats horses foxes bears goats ducks wolves mice lions rams frogs")
+THINGS = listed("shelf wall gate table ladder roof branch fence tower bench")
 
 FILLERS = (
     "after the long walk home",
@@ -42,20 +40,22 @@ FILLERS = (
 )
 
 # One sentence frame for each verb; the connectives take turns.
-GENDER_VERBS = _split(
+GENDER_VERBS = listed(
     "thanked called met followed helped saw left paid asked warned greeted visited hugged joined praised "
     "blamed found believed reminded invited trusted taught hired forgave"
 )
-NUMBER_VERBS = _split(
+NUMBER_VERBS = listed(
     "chased watched passed met heard followed scared left found saw avoided smelled led copied fed fought "
     "guarded sought ignored woke"
 )
-CUE_VERBS = _split("reach cross climb pass clear touch mount scale enter leave circle top")
-LINKS = _split("because when so and while")
-ENDINGS_PERSON = _split("was late|felt well|had time|was glad|needed help", "|")
-ENDINGS_BEAST = _split("slept|ran away|made noise|came back|lay down", "|")
-TIRED = _split("too tired|too weak|too small|too old|too slow", "|")
-HIGH = _split("too high|too steep|too far|too wide|too tall", "|")
+CUE_VERBS = listed("reach cross climb pass clear touch mount scale enter leave circle top")
+LINKS = listed("because when so and while")
+ENDINGS_PERSON = listed("was late|felt well|had time|was glad|needed help", "|")
+ENDINGS_BEAST = listed("slept|ran away|made noise|came back|lay down", "|")
+TIRED = listed("too tired|too weak|too small|too old|too slow", "|")
+HIGH = listed("too high|too steep|too far|too wide|too tall", "|")
+
+LARGEST = 24  # items a frame up to which the items of the default seed are held out
 
 _PHRASES = (*FILLERS, *ENDINGS_PERSON, *ENDINGS_BEAST, *TIRED, *HIGH, "the he she it they did not because was : .")
 _NOUNS_AND_VERBS = (*HE, *SHE, *BEASTS, *HERDS, *THINGS, *GENDER_VERBS, *NUMBER_VERBS, *CUE_VERBS, *LINKS)
@@ -80,6 +80,9 @@ def frames() -> list[str]:
     return [f"{family}-{n:02d}" for family, count in counts.items() for n in range(count)]
 
 
+_FRAMES = tuple(frames())
+
+
 def sentence(frame: str, first: str, second: str, filler: str, ending: str, *, first_is_right: bool) -> _Sentence:
     """One sentence of `frame` about the candidates `first` and `second`. ending: the predicate (in `cue`: the cue)."""
     family, number = frame.split("-")
@@ -101,13 +104,23 @@ def sentence(frame: str, first: str, second: str, filler: str, ending: str, *, f
 
 
 def draw(rng: random.Random) -> str:
-    """One random sentence: the language a model is trained on."""
-    frame = rng.choice(frames())
-    first, second, endings = _cast(frame.split("-")[0], rng)
-    right = rng.random() < 0.5
-    filler = rng.choice((*FILLERS, "", "", ""))
-    ending = rng.choice(endings[0] if right else endings[1])
-    return " ".join(sentence(frame, first, second, filler, ending, first_is_right=right).words)
+    """One random sentence to train on, never the beginning of a held-out item."""
+    while True:
+        frame = rng.choice(_FRAMES)
+        first, second, endings = _cast(frame.split("-")[0], rng)
+        right = rng.random() < 0.5
+        filler = rng.choice((*FILLERS, "", "", ""))
+        ending = rng.choice(endings[0] if right else endings[1])
+        made = sentence(frame, first, second, filler, ending, first_is_right=right)
+        if " ".join(made.words[: made.answer_after]) not in _held_out():
+            return " ".join(made.words)
+
+
+@lru_cache(maxsize=1)
+def _held_out() -> frozenset[str]:
+    """What precedes the answer in every item of the default seed."""
+    items = [i for n in range(4, LARGEST + 1, 4) for i in coreference(per_frame=n).items]
+    return frozenset(i.text[: i.question.read_at] for i in items if isinstance(i, Labelled) and i.question)
 
 
 def coreference(seed: int = 0, per_frame: int = 16) -> Dataset:
@@ -147,7 +160,7 @@ def _pair(frame: str, name: str, distance: str, rng: random.Random) -> Iterator[
         ending = (endings[0] if right else endings[1])[pick]
         made = sentence(frame, first, second, filler, ending, first_is_right=right)
         side, other = ("first", "second") if right else ("second", "first")
-        spans = _spans(made.words)
+        spans = spans_of(made.words)
         yield Labelled(
             item=f"{name}-{side}",
             cluster=frame,
@@ -183,14 +196,6 @@ def _pronoun(word: str) -> str:
     if word in SHE:
         return "she"
     return "it" if word in BEASTS else "they"
-
-
-def _spans(words: tuple[str, ...]) -> list[Span]:
-    spans, at = [], 0
-    for word in words:
-        spans.append(Span(at, at + len(word)))
-        at += len(word) + 1
-    return spans
 
 
 def _question(made: _Sentence, wrong: str, spans: list[Span]) -> Question:

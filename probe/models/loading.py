@@ -1,4 +1,4 @@
-"""From a name to a model and its tokenizer: `tiny`, fetched weights, a local folder, a hub id, or an object."""
+"""From a name to a model and its tokenizer: `tiny`, a planted model, fetched weights, a local folder or a hub id."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe.errors import ProbeError, UnknownName, UnsupportedModel
+from probe.models import planted
 from probe.models.fetch import WEIGHTS, fetch
 
 if TYPE_CHECKING:
     from torch import nn
 
+PLANTED = "planted:"
+
 NAMES = {
     "tiny": "the in-repo GPT: 4 layers, 4 heads, reads its own synthetic language",
     "smollm2": "SmolLM2-135M-Instruct, a Llama-type decoder: 30 layers, 9 heads in 3 key-value groups",
     "minilm": "all-MiniLM-L6-v2, a BERT-type encoder without a language-model head: 6 layers, 12 heads",
+    **{f"{PLANTED}{kind}": f"heads written by hand: {circuit.what}" for kind, circuit in planted.CIRCUITS.items()},
 }
 
 
@@ -48,6 +52,9 @@ def load_model(source: str | Path, *, attention: str | None = None, dtype: str =
         raise UnknownName.of("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
     if not str(source).strip():
         raise UnknownName.of("model", source, NAMES)
+    implementation = "eager" if attention == "eager" else "fused"  # of models that are not transformers'
+    if str(source).startswith(PLANTED):
+        return _planted(str(source).removeprefix(PLANTED), implementation, kind)
     folder = Path(source)
     if str(source) == "tiny":
         folder = store.TINY
@@ -57,13 +64,22 @@ def load_model(source: str | Path, *, attention: str | None = None, dtype: str =
         if not (folder / "config.json").is_file():
             raise UnsupportedModel(f"the folder {folder} has no config.json: it does not hold a model.")
         if store.is_tiny(folder):
-            model, tokenizer = store.load(folder, attention="eager" if attention == "eager" else "fused")
-            return Loaded(str(source) if str(source) in NAMES else folder.name, model.to(kind), tokenizer, "synthetic")
+            model, tokenizer = store.load(folder, attention=implementation)
+            name = str(source) if str(source) in NAMES else folder.name
+            return Loaded(name, model.to(kind), tokenizer, store.language(folder))
     elif isinstance(source, str) and get_close_matches(source, NAMES, n=1, cutoff=0.8):
         raise UnknownName.of("model", source, NAMES)  # a slip of the keyboard, which the hub need not be asked about
     model, tokenizer = _from_transformers(folder if folder.is_dir() else str(source), attention, kind)
     name = str(source) if str(source) in NAMES else str(source).rstrip("/").rsplit("/", 1)[-1]
     return Loaded(name, model, tokenizer)
+
+
+def _planted(kind: str, attention: str, dtype: Any) -> Loaded:
+    from probe.data.language import WORDS
+    from probe.models.tokenizer import word_tokenizer
+
+    model = planted.build(kind, attention=attention).to(dtype)
+    return Loaded(PLANTED + kind, model, word_tokenizer(WORDS), "synthetic")
 
 
 def _from_transformers(source: Path | str, attention: str | None, dtype: Any) -> tuple[Any, Any]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 
-from probe.errors import UnsupportedModel
+from probe.errors import ResultsError, UnsupportedModel
 from probe.models.gpt import GPT, Config
 
 if TYPE_CHECKING:
@@ -21,13 +23,36 @@ TINY = Path(__file__).parent / "tiny"  # the trained weights that ship with the 
 
 
 def save(folder: Path, model: GPT, tokenizer: PreTrainedTokenizerFast, recipe: dict[str, Any]) -> None:
-    """Write weights, sizes, tokenizer and the recipe that made them into `folder`."""
+    """Write weights, sizes, tokenizer and the recipe that made them into `folder`; each file whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors")
-    config = {"model_type": MODEL_TYPE, **asdict(model.config)}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (folder / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n")
-    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    write(folder / "model.safetensors", to_bytes({k: v.contiguous() for k, v in model.state_dict().items()}))
+    write(folder / "tokenizer.json", tokenizer.backend_tokenizer.to_str(pretty=True).encode())
+    write_json(folder / "recipe.json", recipe)
+    # Last, since it is what makes the folder a model.
+    write_json(folder / "config.json", {"model_type": MODEL_TYPE, **asdict(model.config)})
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace a file's content whole or not at all: whatever ends this early leaves what was there before.
+
+    Raises ResultsError where it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # the new content has to be on the disk before its name is
+        partial.replace(path)
+    except OSError as error:
+        raise ResultsError(f"{path} cannot be written: {error.strerror}.") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """The same for a JSON file."""
+    write(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def is_tiny(folder: Path) -> bool:
@@ -37,6 +62,15 @@ def is_tiny(folder: Path) -> bool:
     except (OSError, ValueError):
         return False  # transformers says what is wrong with it
     return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
+
+
+def language(folder: Path) -> str:
+    """What a tiny GPT's texts should be in: "synthetic", or "english" if it was trained on a text file."""
+    try:
+        recipe = json.loads((folder / "recipe.json").read_text())
+        return str(recipe["data"]["language"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return "synthetic"
 
 
 def load(folder: Path, *, attention: str = "fused") -> tuple[GPT, PreTrainedTokenizerFast]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from probe.cli_train import train
 from probe.data.texts import Span, words
 from probe.errors import ProbeError, SpanError, UnknownName
 
@@ -40,7 +40,7 @@ def list_studies() -> None:
     """List the studies and the question each asks."""
     from probe.runner.registry import all_studies
 
-    rows = [(s.name, s.question, ", ".join(s.models)) for s in all_studies().values()]
+    rows = [(s.name, s.question, ", ".join(s.models) or "none needed") for s in all_studies().values()]
     _table(("study", "question", "models by default"), rows)
 
 
@@ -83,6 +83,7 @@ def run(
 
     params = dict(_parameter(s) for s in set_ or ())
     chosen = [find_study(name) for name in dict.fromkeys(studies)]
+    subjects = [study.runs_on(model) for study in chosen]
     seeds = list(dict.fromkeys(seed or [0]))
     for study in chosen:
         for number in seeds:
@@ -90,8 +91,8 @@ def run(
     out = out or (REPORTS if profile == "full" else REPORTS / "quick")
     failures = 0
     try:
-        for study in chosen:
-            for name in dict.fromkeys(model or study.models):
+        for study, names in zip(chosen, subjects, strict=True):
+            for name in names:
                 for number in seeds:
                     failures += not _run_one(study, name, out, profile, number, data, params)
     except KeyboardInterrupt:
@@ -175,6 +176,9 @@ def attend(
         typer.echo(f"A causal model: {query!r} sees only the words before it.")
 
 
+app.command()(train)
+
+
 def _hint(text: str, query: str, error: str) -> str:
     """What to try where a word was not found, or found twice."""
     if "which one" in error:
@@ -184,7 +188,7 @@ def _hint(text: str, query: str, error: str) -> str:
 
 
 def _run_one(
-    study: Study, model: str, out: Path, profile: str, seed: int, data: Path | None, params: dict[str, str]
+    study: Study, model: str | None, out: Path, profile: str, seed: int, data: Path | None, params: dict[str, str]
 ) -> bool:
     """One cell and its report; False, and the reason on stderr, if it failed."""
     from probe.report.page import write_report
@@ -195,10 +199,9 @@ def _run_one(
         typer.echo(line, err=True)
 
     try:
-        subject = load(model)
         cell = run_cell(
             study,
-            subject,
+            None if model is None else load(model),
             out=out,
             model=model,
             profile=profile,
@@ -209,10 +212,10 @@ def _run_one(
         )
         page = write_report(cell.folder)
     except ProbeError as error:
-        say(f"error: {study.name} on {model}: {error}")
+        say(f"error: {study.name}{f' on {model}' if model else ''}: {error}")
         return False
     typer.echo(f"{page} ({'already there' if cell.reused else str(cell.manifest.times['seconds']) + ' s'})")
-    typer.echo(f"    {json.loads((cell.folder / 'result.json').read_bytes())['answer']}")
+    typer.echo(f"    {cell.answer}")
     return True
 
 

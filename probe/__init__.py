@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from probe.capture import edits as edits
     from probe.capture.capture import Capture as Capture
     from probe.errors import ProbeError as ProbeError
+    from probe.runner.findings import Findings as Findings
+    from probe.runner.findings import Listing as Listing
+    from probe.runner.findings import Plot as Plot
+    from probe.runner.findings import Section as Section
+    from probe.runner.findings import Table as Table
     from probe.runner.registry import study as study
     from probe.runner.results import Result as Result
     from probe.subject import Subject as Subject
@@ -36,14 +41,20 @@ _HOMES = {
     "ProbeError": "probe.errors",
     "study": "probe.runner.registry",
     "Result": "probe.runner.results",
+    **dict.fromkeys(("Findings", "Section", "Table", "Plot", "Listing"), "probe.runner.findings"),
 }
 _MODULES = {"data": "probe.data", "edits": "probe.capture.edits", "scores": "probe.scores"}
 
 __all__ = [
     "Capture",
+    "Findings",
+    "Listing",
+    "Plot",
     "ProbeError",
     "Result",
+    "Section",
     "Subject",
+    "Table",
     "Targets",
     "__version__",
     "data",

@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -69,7 +70,7 @@ def test_list_names_each_study_with_its_question_and_models() -> None:
     for study in cli_studies():
         (line,) = [x for x in ended.out.splitlines() if x.split()[:1] == [study.name]]
         assert study.question in line
-        assert ", ".join(study.models) in line
+        assert (", ".join(study.models) or "none needed") in line
 
 
 def cli_studies() -> list:
@@ -124,9 +125,8 @@ def test_output_that_is_piped_is_plain_and_not_cut_to_a_narrow_terminal() -> Non
 def test_an_unknown_study_ends_in_two_with_the_nearest() -> None:
     ended = command("run", "corefrence", "-m", "tiny")
     assert ended.code == 2
-    assert one_error(ended) == (
-        "no study named 'corefrence'. Did you mean 'coreference'? Known: coreference, coreference_gap."
-    )
+    known = ", ".join(study.name for study in cli_studies())
+    assert one_error(ended) == f"no study named 'corefrence'. Did you mean 'coreference'? Known: {known}."
 
 
 def test_an_unknown_study_among_known_ones_runs_none(tmp_path: Path) -> None:
@@ -139,7 +139,10 @@ def test_an_unknown_study_among_known_ones_runs_none(tmp_path: Path) -> None:
 def test_an_unknown_model_ends_in_two_with_the_nearest() -> None:
     ended = command("attend", "minilmm", CAT, "--query", "it")
     assert ended.code == 2
-    assert one_error(ended) == "no model named 'minilmm'. Did you mean 'minilm'? Known: minilm, smollm2, tiny."
+    from probe.models.loading import NAMES
+
+    known = ", ".join(sorted(NAMES))
+    assert one_error(ended) == f"no model named 'minilmm'. Did you mean 'minilm'? Known: {known}."
 
 
 def test_a_name_unlike_any_other_may_be_a_hub_id() -> None:
@@ -344,6 +347,64 @@ def test_an_interrupt_ends_in_130_and_says_that_nothing_is_lost(
     ended = command("run", "coreference", "-m", "tiny", "--out", tmp_path)
     assert ended.code == 130
     assert "interrupted; what was finished is kept, and the same command goes on from there." in ended.err
+
+
+# a study that takes no model
+
+
+def squares(*, profile: str = "quick", seed: int = 0) -> probe.Findings:
+    """How fast do squares grow?"""
+    if seed == 13:
+        raise probe.ProbeError("thirteen is refused.")
+    frame = pd.DataFrame({"number": [1, 2, 3], "square": [1, 4, 9]})
+    parts = (probe.Table("squares", frame, ""), probe.Plot("curve", "squares", "lines", "number", "square", ""))
+    return probe.Findings(f"To 9 at 3, with seed {seed}.", (probe.Section("Squares", (), parts),))
+
+
+@pytest.fixture
+def _squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    from probe.runner import registry
+
+    study = registry.Study("squares", "How fast do squares grow?", squares, (), needs_data=False)
+    monkeypatch.setitem(registry._studies, "squares", study)
+
+
+@pytest.mark.usefixtures("_squares")
+def test_list_says_that_a_study_needs_no_model() -> None:
+    (line,) = [x for x in command("list").out.splitlines() if x.split()[:1] == ["squares"]]
+    assert line.rstrip().endswith("  none needed")
+
+
+@pytest.mark.usefixtures("_squares")
+def test_a_study_without_a_model_runs_and_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.subject.load", lambda *_, **__: pytest.fail("a model was loaded"))
+    ended = command("run", "squares", "--seed", "0", "--seed", "2", "--out", tmp_path)
+    assert (ended.code, ended.err) == (0, "squares: computing\nsquares: computing\n")
+    first, answer, second, other, index = ended.out.splitlines()
+    assert first.startswith(f"{tmp_path / 'squares' / 'run' / 'report.html'} (")
+    assert second.startswith(f"{tmp_path / 'squares' / 'run+seed=2' / 'report.html'} (")
+    assert (answer.strip(), other.strip()) == ("To 9 at 3, with seed 0.", "To 9 at 3, with seed 2.")
+    assert index == f"{tmp_path / 'index.html'} (open this in a browser)"
+    assert (tmp_path / "squares" / "run" / "figures" / "curve.png").is_file()
+    assert "squares/run/report.html" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    again = command("run", "squares", "--out", tmp_path)
+    assert again.out.splitlines()[0] == f"{tmp_path / 'squares' / 'run' / 'report.html'} (already there)"
+
+
+@pytest.mark.usefixtures("_squares")
+@pytest.mark.parametrize("words", [["squares"], ["coreference", "squares"]])
+def test_a_model_for_a_study_without_one_is_refused_before_anything_runs(tmp_path: Path, words: list[str]) -> None:
+    ended = command("run", *words, "-m", "tiny", "--out", tmp_path / "out")
+    assert ended.code == 1
+    assert one_error(ended) == "squares takes no model; leave out --model tiny."
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("_squares")
+def test_a_study_without_a_model_that_fails_is_named_alone(tmp_path: Path) -> None:
+    ended = command("run", "squares", "--seed", "13", "--out", tmp_path)
+    assert ended.code == 1
+    assert ended.err.splitlines()[-1] == "error: squares: thirteen is refused."
 
 
 # attend

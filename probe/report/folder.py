@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from probe.errors import ResultsError
-from probe.runner.manifest import Manifest
+from probe.runner.manifest import Manifest, ModelInfo
 from probe.runner.results import FILES, Example
 from probe.sites import kv_head
 
@@ -101,6 +101,7 @@ class Results:
     """
 
     manifest: Manifest
+    model: ModelInfo
     phenomena: tuple[Phenomenon, ...]
     examples: tuple[Example, ...]
     rows: npt.NDArray[np.float32]
@@ -118,11 +119,11 @@ class Results:
 
     @property
     def model_name(self) -> str:
-        return self.manifest.model.name
+        return self.model.name
 
     def kv_head(self, head: int) -> int | None:
         """The key-value head that query head `head` reads, or None where every head has its own."""
-        n_kv = self.manifest.model.n_kv_heads
+        n_kv = self.model.n_kv_heads
         return None if n_kv == self.n_heads else kv_head(head, self.n_heads, n_kv)
 
 
@@ -135,6 +136,8 @@ def read_results(folder: Path) -> Results:
     unlisted = [name for name in FILES if name not in manifest.outputs]
     if unlisted:
         raise ResultsError(f"{folder / 'manifest.json'} does not list {', '.join(unlisted)} in its outputs.")
+    if manifest.model is None:
+        raise ResultsError(f"{folder / 'manifest.json'} names no model, but lists scores of heads.")
     files = manifest.read_outputs(folder)
     result = _json(files["result.json"], folder / "result.json")
     phenomena, n_layers, n_heads = read_phenomena(folder, files)
@@ -144,6 +147,7 @@ def read_results(folder: Path) -> Results:
         raise ResultsError(f"{folder / 'result.json'} lacks the answer.")
     return Results(
         manifest=manifest,
+        model=manifest.model,
         phenomena=phenomena,
         examples=examples,
         rows=rows,
@@ -158,8 +162,8 @@ def read_results(folder: Path) -> Results:
 
 def read_phenomena(folder: Path, files: dict[str, bytes]) -> tuple[tuple[Phenomenon, ...], int, int]:
     """The score tables as phenomena, in the order of the file; the number of layers, of heads a layer."""
-    heads = _table(files["heads.parquet"], folder / "heads.parquet", COLUMNS)
-    rivals = _table(files["rivals.parquet"], folder / "rivals.parquet", RIVAL_COLUMNS)
+    heads = parquet_table(files["heads.parquet"], folder / "heads.parquet", COLUMNS)
+    rivals = parquet_table(files["rivals.parquet"], folder / "rivals.parquet", RIVAL_COLUMNS)
     if heads.empty:
         raise ResultsError(f"{folder / 'heads.parquet'} has no rows: expected one per phenomenon and head.")
     if heads[["layer", "head", "n_units", "n_clusters"]].isna().to_numpy().any():
@@ -217,7 +221,8 @@ def _json(content: bytes, path: Path) -> dict[str, Any]:
     return value
 
 
-def _table(content: bytes, path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def parquet_table(content: bytes, path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """The Parquet table in the bytes of a file. Raises ResultsError naming `path` and the columns it lacks."""
     try:
         table = pd.read_parquet(io.BytesIO(content))
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -9,24 +9,31 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from probe.errors import ResultsError
-from probe.report import page
+from probe.report.findings_folder import holds_findings, read_findings
+from probe.report.findings_page import alt
 from probe.report.folder import read_results
+from probe.report.html import asset, environment
 from probe.report.numbers import count
-from probe.runner.manifest import finished
+from probe.runner.findings import figure_file
+from probe.runner.manifest import Manifest, finished
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One run in the list. report, map: links relative to the index, None where the file is not there."""
+    """One run in the list. model: "" for a study that takes none. holds: what its page shows, in a sentence.
+
+    report, image: links relative to the index, None where the file is not there. alt: the image in words.
+    """
 
     study: str
     question: str
     answer: str
     model: str
     date: str
-    passed: str
+    holds: str
     report: str | None
-    map: str | None
+    image: str | None
+    alt: str
 
 
 def write_index(root: Path) -> Path:
@@ -46,8 +53,8 @@ def write_index(root: Path) -> Path:
         except ResultsError as error:
             broken.append(str(error))
     entries.sort(key=lambda e: (e.study, e.model, e.date))
-    template = page.environment().get_template("index.html.j2")
-    text = template.render(entries=entries, broken=broken, style=Markup(page.asset("report.css")))
+    template = environment().get_template("index.html.j2")
+    text = template.render(entries=entries, broken=broken, style=Markup(asset("report.css")))
     path = root / "index.html"
     try:
         path.write_bytes(text.encode("utf-8", "replace"))
@@ -57,22 +64,43 @@ def write_index(root: Path) -> Path:
 
 
 def _entry(root: Path, folder: Path) -> Entry:
+    manifest = Manifest.read(folder)
+    answer, holds, figure, words = _findings(folder) if holds_findings(manifest) else _heads(folder)
+    return Entry(
+        study=manifest.study,
+        question=manifest.question,
+        answer=answer,
+        model=manifest.model.name if manifest.model else "",
+        date=str(manifest.times["started"])[:10],
+        holds=holds,
+        report=_link(root, folder / "report.html"),
+        image=_link(root, folder / figure) if figure else None,
+        alt=words,
+    )
+
+
+def _findings(folder: Path) -> tuple[str, str, str, str]:
+    """Answer, what the page holds, its first figure ("" if it has none) and that figure in words."""
+    findings = read_findings(folder).findings
+    tables = sum(table.shown for table in findings.tables.values())
+    holds = f"{count(tables, 'table')}, {count(len(findings.plots), 'figure')}."
+    if not findings.plots:
+        return findings.answer, holds, "", ""
+    first = findings.plots[0]
+    return findings.answer, holds, figure_file(first.name), alt(first, findings.tables[first.table].frame)
+
+
+def _heads(folder: Path) -> tuple[str, str, str, str]:
+    """As `_findings`, for scores of heads: how many passed, and the score map."""
     results = read_results(folder)
-    manifest = results.manifest
     tested = [p for p in results.phenomena if p.tested]
     passed = "; ".join(
         f"{p.name}: {int(p.passed.sum())} of {count(int(p.picked.sum()), 'tested head')}" for p in tested
     )
-    return Entry(
-        study=manifest.study,
-        question=manifest.question,
-        answer=results.answer,
-        model=results.model_name,
-        date=str(manifest.times["started"])[:10],
-        passed=passed or "described only",
-        report=_link(root, folder / "report.html"),
-        map=_link(root, folder / "figures" / "score_map.png"),
-    )
+    holds = f"Attention leg passed by {passed}. " if passed else "Heads are described only. "
+    holds += "Whether the model’s answer depends on what they look at (the causal leg) is not measured."
+    words = f"Score map of {results.manifest.study}, {results.model_name}"
+    return results.answer, holds, "figures/score_map.png", words
 
 
 def _link(root: Path, path: Path) -> str | None:

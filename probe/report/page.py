@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probe.errors import ResultsError
-from probe.report import figures, island, numbers, sentence, strips, tables
+from probe.report import figures, findings_page, island, numbers, plots, sentence, strips, tables
+from probe.report.findings_folder import holds_findings, read_findings
 from probe.report.folder import Results, read_results
+from probe.report.html import asset, check_budget, data_uri, environment, script_hash
 from probe.report.numbers import size
+from probe.runner.findings import figure_file
+from probe.runner.manifest import Manifest
 from probe.runner.results import FIGURES
-
-BUDGET = 4_000_000
-"""Bytes a page may have."""
 
 DRAWN_BY: dict[str, Callable[[Results], bytes | None]] = dict(
     zip(FIGURES, (figures.score_map, figures.best_heads, figures.described, sentence.example), strict=True)
@@ -34,14 +30,12 @@ def write_report(folder: Path) -> Path:
     `BUDGET`, or if the folder cannot be written.
     """
     folder = Path(folder)
-    results = read_results(folder)
-    drawn = {name: image for name, draw in DRAWN_BY.items() if (image := draw(results)) is not None}
-    page = render(results, drawn)
+    page, drawn = _made(folder)
     path = folder / "report.html"
     try:
-        (folder / "figures").mkdir(exist_ok=True)
         for name, image in drawn.items():
-            (folder / "figures" / name).write_bytes(image)
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(image)
         # the page appears whole or not at all
         partial = path.with_name(".report.html.partial")
         partial.write_bytes(page)
@@ -51,8 +45,20 @@ def write_report(folder: Path) -> Path:
     return path
 
 
+def _made(folder: Path) -> tuple[bytes, dict[str, bytes]]:
+    """The page of a folder, and its figures by their file's name: of scores of heads, or of findings."""
+    if holds_findings(Manifest.read(folder)):
+        outcome = read_findings(folder)
+        found = outcome.findings
+        images = {plot.name: plots.draw(plot, found.tables[plot.table]) for plot in found.plots}
+        return findings_page.render(outcome, images), {figure_file(name): image for name, image in images.items()}
+    results = read_results(folder)
+    drawn = {name: image for name, draw in DRAWN_BY.items() if (image := draw(results)) is not None}
+    return render(results, drawn), {f"figures/{name}": image for name, image in drawn.items()}
+
+
 def render(results: Results, drawn: dict[str, bytes]) -> bytes:
-    """The page as bytes. drawn: figure name -> PNG. Raises ResultsError if it is over `BUDGET`."""
+    """The page of scores of heads as bytes. drawn: figure name -> PNG. Raises ResultsError if it is over `BUDGET`."""
     shown = tuple(strips.pieces(example) for example in results.examples)
     scores = island.scores(results)
     attention = island.attention(results, shown)
@@ -91,43 +97,3 @@ def render(results: Results, drawn: dict[str, bytes]) -> bytes:
     }
     check_budget(len(page), parts)
     return page
-
-
-def check_budget(total: int, parts: dict[str, int], budget: int = BUDGET) -> None:
-    """Raise ResultsError naming the largest part if a page of `total` bytes is over `budget`."""
-    if total <= budget:
-        return
-    sizes = {**parts, "tables and example text": total - sum(parts.values())}
-    largest = max(sizes, key=lambda name: sizes[name])
-    raise ResultsError(
-        f"report.html would be {size(total)}, allowed are {size(budget)}. The largest part is the {largest} "
-        f"({size(sizes[largest])}): give the report fewer or shorter of them."
-    )
-
-
-@cache
-def environment() -> Environment:
-    """Templates that escape everything and fail on a name they do not know."""
-    return Environment(
-        loader=PackageLoader("probe.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def asset(name: str) -> str:
-    """A style sheet or script that is inlined in the page."""
-    return (resources.files("probe.report") / "templates" / name).read_text(encoding="utf-8").strip()
-
-
-def script_hash(script: str) -> str:
-    """The content security policy's name for exactly this script."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-
-
-def data_uri(image: bytes) -> str:
-    """A PNG as a data: address, so that the page holds its own figures."""
-    return "data:image/png;base64," + base64.b64encode(image).decode("ascii")

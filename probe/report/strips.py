@@ -52,6 +52,11 @@ def visible(text: str) -> str:
     return "".join(_visible(c) for c in text)
 
 
+def readable(text: str) -> str:
+    """As `visible`, for text of several lines: line ends and tabs stay what they are."""
+    return "".join(c if c in "\n\t" else _visible(c) for c in text.replace("\r\n", "\n"))
+
+
 def _visible(c: str) -> str:
     code = ord(c)
     if c == "\n":

@@ -216,7 +216,7 @@ def manifest_rows(manifest: Manifest) -> list[tuple[str, str]]:
             for i, inner in enumerate(value):
                 add(f"{name}[{i}]" if len(value) > 1 else name, inner)
         else:
-            rows.append((name, NONE if value is None else str(value)))
+            rows.append((name, NONE if value is None or value in ({}, []) else str(value)))
 
     for key, value in manifest.model_dump(mode="json", by_alias=True).items():
         if key not in ("question", "outputs", "command"):

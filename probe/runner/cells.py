@@ -1,13 +1,15 @@
 """Running studies: one cell for each (study, model, seed, parameters), kept on disk, never computed twice.
 
-A cell is a folder <out>/<study>/<model>[+seed=1...], written to a temporary folder beside it and moved into place
-when it is complete. Its key is the hash of everything that can change the numbers. A cell with the same key and
-intact files is taken as it is; one whose code, weights or versions have changed is computed again in its place; one
-of another profile or data file, or a folder that holds anything else, is never replaced.
+A cell is a folder <out>/<study>/<model>[+seed=1...], or <out>/<study>/run[+seed=1...] for a study that takes no model,
+written to a temporary folder beside it and moved into place when it is complete. Its key is the hash of everything that
+can change the numbers. A cell with the same key and intact files is taken as it is; one whose code, weights or versions
+have changed is computed again in its place; one of another profile or data file, or a folder that holds anything else,
+is never replaced.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
@@ -23,15 +25,17 @@ from filelock import FileLock
 
 from probe.errors import ProbeError, ResultsError
 from probe.models.loading import NAMES
+from probe.runner.findings import FINDINGS, Findings, own_files
 from probe.runner.manifest import DataInfo, Inputs, Manifest, command_of, git_state, inputs_of, key_of, sha256
-from probe.runner.results import FIGURES, FILES, Result
+from probe.runner.results import FIGURES, FILES, RESULT, Result
 
 if TYPE_CHECKING:
     from probe.runner.registry import Study
     from probe.subject import Subject
 
-# A folder with nothing else in it may be replaced.
-OURS = {*FILES, "manifest.json", "report.html", "figures", *(f"figures/{name}" for name in FIGURES)}
+# A folder with nothing in it but these, and what `own_files` and its manifest name, may be replaced.
+PAGE = ("report.html", ".report.html.partial")  # the second is left by a report that was killed
+OURS = {*FILES, "manifest.json", *PAGE, "figures", *(f"figures/{name}" for name in FIGURES)}
 
 
 @dataclass(frozen=True)
@@ -43,13 +47,19 @@ class Cell:
     reused: bool
     why: str = ""
 
+    @property
+    def answer(self) -> str:
+        """The study's answer, in one sentence."""
+        name = FINDINGS if FINDINGS in self.manifest.outputs else RESULT
+        return str(json.loads((self.folder / name).read_bytes())["answer"])
+
 
 def run_cell(
     study: Study,
-    subject: Subject,
+    subject: Subject | None,
     *,
     out: Path,
-    model: str,
+    model: str | None = None,
     profile: str = "quick",
     seed: int = 0,
     data: Path | None = None,
@@ -58,29 +68,37 @@ def run_cell(
 ) -> Cell:
     """Compute one cell, or take it from `out` if it is there, whole and made from the same inputs.
 
-    model: the name the subject was loaded by. params: the study's own parameters, as text. say: told what is
-    happening, in a line.
-    Raises ResultsError if `out` cannot be written or holds something that must not be replaced, and whatever the
-    study raises; nothing finished is lost.
+    subject, model: the model and the name it was loaded by; None for a study that takes no model. params: the study's
+    own parameters, as text. say: told what is happening, in a line.
+    Raises ResultsError if `out` cannot be written or holds something that must not be replaced, ProbeError if the
+    study and the subject do not fit each other, and whatever the study raises; nothing finished is lost.
     """
     params = dict(sorted((params or {}).items()))
     study.check(profile=profile, seed=seed, data=data, params=params)
+    if not bool(study.models) == (subject is not None) == (model is not None):
+        needs = "a subject and the name it was loaded by" if study.models else "no subject"
+        raise ProbeError(f"{study.name} takes {needs}.")
     inputs = inputs_of(study, subject, profile=profile, seed=seed, data=data, params=params)
-    folder = out / study.name / cell_name(subject.name, inputs.model.weights_sha256, seed=seed, params=params)
+    known = (inputs.model.name, inputs.model.weights_sha256) if inputs.model else (None, "")
+    folder = out / study.name / cell_name(*known, seed=seed, params=params)
     with _locked(folder):
         with _writing(folder):
             _restore(folder)
         why = _stale(folder, inputs)
         if why is None:
             return Cell(folder, Manifest.read(folder), reused=True)
-        say(f"{study.name} on {subject.name}: {why}")
+        say(f"{study.name}{f' on {subject.name}' if subject else ''}: {why}")
         began, clock = datetime.now(UTC), time.monotonic()
         extra: dict[str, Any] = {name: _parsed(value) for name, value in params.items()}
         if study.needs_data:
             extra["data"] = data
-        result = study.function(subject, profile=profile, seed=seed, **extra)
-        if not isinstance(result, Result):
-            raise ProbeError(f"the study {study.name} returned a {type(result).__name__}; it must return probe.Result.")
+        subjects = () if subject is None else (subject,)
+        result = study.function(*subjects, profile=profile, seed=seed, **extra)
+        if not isinstance(result, Result | Findings):
+            raise ProbeError(
+                f"the study {study.name} returned a {type(result).__name__}; it must return probe.Result or "
+                "probe.Findings."
+            )
         times: dict[str, float | str] = {
             "started": began.isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - clock, 1),
@@ -91,12 +109,13 @@ def run_cell(
         return Cell(folder, manifest, reused=False, why=why)
 
 
-def cell_name(model: str, weights: str, *, seed: int, params: dict[str, str]) -> str:
+def cell_name(model: str | None, weights: str, *, seed: int, params: dict[str, str]) -> str:
     """The cell's folder: the model, and whatever is not the default, so that different cells never share one.
 
     A model that is not one of probe's own is told apart by its weights: folders and hub ids may share a last name.
+    Without a model the folder is "run".
     """
-    name = model if model in NAMES else f"{model}-{weights[:8]}"
+    name = "run" if model is None else model if model in NAMES else f"{model}-{weights[:8]}"
     parts = [_safe(name), *([f"seed={seed}"] if seed else []), *(f"{_safe(k)}={_safe(v)}" for k, v in params.items())]
     return "+".join(parts)
 
@@ -111,8 +130,7 @@ def _stale(folder: Path, inputs: Inputs) -> str | None:
     """Why the cell has to be computed; None if it stands as it is. Raises ResultsError if it must not be replaced."""
     if not folder.exists():
         return "computing"
-    found = {p.relative_to(folder).as_posix() for p in folder.rglob("*")}
-    foreign = sorted(found - OURS) if folder.is_dir() else [folder.name]
+    foreign = _foreign(folder) if folder.is_dir() else [folder.name]
     if foreign:
         raise ResultsError(f"{folder} holds {foreign[0]!r}, which is not a result of probe. Choose another --out.")
     try:
@@ -132,8 +150,20 @@ def _stale(folder: Path, inputs: Inputs) -> str | None:
     return f"computing again: the result found there was made with another {', '.join(changed)}"
 
 
+def _foreign(folder: Path) -> list[str]:
+    """What the folder holds beside a cell's own files, which are told by the manifest and by findings.json: either
+    may be damaged.
+    """
+    try:
+        listed = set(Manifest.read(folder).outputs)
+    except ResultsError:
+        listed = set()
+    found = {p.relative_to(folder).as_posix() for p in folder.rglob("*")}
+    return sorted(found - OURS - listed - own_files(folder))
+
+
 def _write(
-    result: Result, inputs: Inputs, question: str, command: str, times: dict[str, float | str], folder: Path
+    result: Result | Findings, inputs: Inputs, question: str, command: str, times: dict[str, float | str], folder: Path
 ) -> Manifest:
     """Write a cell beside its place and move it there; returns its manifest."""
     fresh = Path(tempfile.mkdtemp(prefix=_new(folder), dir=folder.parent))

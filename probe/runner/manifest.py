@@ -28,6 +28,8 @@ CODE = (
     "scores",
     "runner",
     "models",
+    "by_hand",
+    "cost",
     "stats.py",
     "targets.py",
     "sites.py",
@@ -75,14 +77,16 @@ class Git(_Strict):
 
 
 class Inputs(_Strict):
-    """What a cell's key is made of. code: SHA-256 of the sources that make the numbers, the study's own included."""
+    """What a cell's key is made of. model: None for a study that takes no model. code: SHA-256 of the sources that
+    make the numbers, the study's own included.
+    """
 
     study: str
     profile: str
     seed: int
     params: dict[str, str]
     data_file: str | None
-    model: ModelInfo
+    model: ModelInfo | None
     versions: dict[str, str]
     code: str
     device: str
@@ -154,12 +158,27 @@ class Manifest(Inputs):
 
 
 def inputs_of(
-    study: Study, subject: Subject, *, profile: str, seed: int, data: Path | None, params: dict[str, str]
+    study: Study, subject: Subject | None, *, profile: str, seed: int, data: Path | None, params: dict[str, str]
 ) -> Inputs:
-    """Everything that can change the numbers of one cell."""
+    """Everything that can change the numbers of one cell. subject: None for a study that takes no model."""
     import torch
 
-    model = ModelInfo(
+    return Inputs(
+        study=study.name,
+        profile=profile,
+        seed=seed,
+        params=params,
+        data_file=sha256(data) if data else None,
+        model=None if subject is None else _model_info(subject),
+        versions={name: version(name) for name in VERSIONED},
+        code=_code_hash(study.source),
+        device="cpu" if subject is None else str(next(subject.model.parameters()).device),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _model_info(subject: Subject) -> ModelInfo:
+    return ModelInfo(
         name=subject.name,
         family=subject.family,
         weights_sha256=subject.weights_hash,
@@ -173,22 +192,12 @@ def inputs_of(
         dtype=subject.dtype,
         attention=subject.attention,
     )
-    return Inputs(
-        study=study.name,
-        profile=profile,
-        seed=seed,
-        params=params,
-        data_file=sha256(data) if data else None,
-        model=model,
-        versions={name: version(name) for name in VERSIONED},
-        code=_code_hash(study.source),
-        device=str(next(subject.model.parameters()).device),
-        threads=torch.get_num_threads(),
-    )
 
 
 def finished(root: Path) -> list[Path]:
-    """The folders of finished results below `root`, <study>/<model>; a runner's unfinished ones begin with a dot."""
+    """The folders of finished results below `root`, <study>/<model> or <study>/run; those a runner has not finished
+    begin with a dot.
+    """
     return sorted(p.parent for p in root.glob("[!.]*/[!.]*/manifest.json"))
 
 
@@ -215,9 +224,13 @@ def git_state() -> Git | None:
         return None
 
 
-def command_of(study: str, model: str, *, profile: str, seed: int, data: Path | None, params: dict[str, str]) -> str:
+def command_of(
+    study: str, model: str | None, *, profile: str, seed: int, data: Path | None, params: dict[str, str]
+) -> str:
     """The command line that makes this cell again."""
-    words = ["probe", "run", study, "--model", model]
+    words = ["probe", "run", study]
+    if model is not None:
+        words += ["--model", model]
     if profile != "quick":
         words += ["--profile", profile]
     if seed:

@@ -3,6 +3,10 @@
 @probe.study(models=("minilm", "smollm2"))
 def coreference(subject, *, data: Path | None = None, profile: str = "quick", seed: int = 0) -> Result:
     \"\"\"Which heads look from a pronoun to its antecedent?\"\"\"
+
+@probe.study(models=())
+def by_hand(*, profile: str = "quick", seed: int = 0) -> Findings:
+    \"\"\"What does one attention head compute, number by number?\"\"\"
 """
 
 from __future__ import annotations
@@ -13,13 +17,15 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from probe.errors import ProbeError, UnknownName
 
 if TYPE_CHECKING:
+    from probe.runner.findings import Findings
     from probe.runner.results import Result
 
+F = TypeVar("F", bound="Callable[..., Result | Findings]")
 PROFILES = ("quick", "full")
 RESERVED = ("profile", "seed", "data")  # every study takes these; they have options of their own
 _studies: dict[str, Study] = {}
@@ -27,20 +33,32 @@ _studies: dict[str, Study] = {}
 
 @dataclass(frozen=True)
 class Study:
-    """name: the function's. question: the first line of its docstring. models: those it runs on by default.
+    """name: the function's. question: the first line of its docstring. models: those it runs on by default; none if
+    it takes no model.
 
     needs_data: whether it reads a file of the user's, given as `data`.
     """
 
     name: str
     question: str
-    function: Callable[..., Result]
+    function: Callable[..., Result | Findings]
     models: tuple[str, ...]
     needs_data: bool
 
     @property
     def source(self) -> Path:
         return Path(inspect.getsourcefile(self.function) or "")
+
+    def runs_on(self, given: Sequence[str] | None) -> tuple[str | None, ...]:
+        """The models to run on: those given, else the default; (None,) for a study that takes no model.
+
+        Raises ProbeError for a model given to a study that takes none.
+        """
+        if self.models:
+            return tuple(dict.fromkeys(given or self.models))
+        if given:
+            raise ProbeError(f"{self.name} takes no model; leave out --model {given[0]}.")
+        return (None,)
 
     def check(self, *, profile: str, seed: int, data: Path | None, params: Mapping[str, Any]) -> None:
         """Raises UnknownName for a parameter the study does not take, ProbeError for a missing or wrong value."""
@@ -63,16 +81,23 @@ class Study:
             raise ProbeError(f"the data file {data} does not exist.")
 
 
-def study(
-    *, models: Sequence[str], needs_data: bool = False
-) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Register a study. models: what it runs on by default. needs_data: whether `data` must be given."""
+def study(*, models: Sequence[str], needs_data: bool = False) -> Callable[[F], F]:
+    """Register a study. models: what it runs on by default; () for a study that takes no model, whose function has
+    no `subject`. needs_data: whether `data` must be given.
 
-    def register(function: Callable[..., Result]) -> Callable[..., Result]:
+    Raises ProbeError if the docstring asks no question, or the function and `models` do not fit each other.
+    """
+
+    def register(function: F) -> F:
         question = (inspect.getdoc(function) or "").partition("\n")[0]
+        place = f"{function.__name__} ({inspect.getsourcefile(function)})"
         if not question.endswith("?"):
-            place = f"{function.__name__} ({inspect.getsourcefile(function)})"
             raise ProbeError(f"the docstring of study {place} must begin with its question, ending in '?'.")
+        parameters = inspect.signature(function).parameters.values()
+        takes_subject = any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+        if takes_subject != bool(models):
+            needs = "a subject, before the *" if models else "no subject, only keywords after a *, as models=() says"
+            raise ProbeError(f"the study {place} must take {needs}.")
         _studies[function.__name__] = Study(function.__name__, question, function, tuple(models), needs_data)
         return function
 

@@ -1,4 +1,4 @@
-"""What a study returns, and how it lies on disk. The report is a pure function of such a folder.
+"""What a study of heads returns, and how it lies on disk. The report is a pure function of such a folder.
 
 <folder>/heads.parquet      one row per phenomenon and head (columns: `probe.scores.heads`)
 <folder>/rivals.parquet     one row per phenomenon and rival: phenomenon, rival, value, low, high, n_units, n_clusters
@@ -21,7 +21,8 @@ import pandas as pd
 
 from probe.data.texts import Dataset
 
-FILES = ("heads.parquet", "rivals.parquet", "examples.npz", "examples.json", "result.json")
+RESULT = "result.json"
+FILES = ("heads.parquet", "rivals.parquet", "examples.npz", "examples.json", RESULT)
 FIGURES = ("score_map.png", "best_heads.png", "described.png", "example.png")  # what a report adds, in figures/
 
 
@@ -44,7 +45,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Result:
-    """A study's outcome: everything a report shows.
+    """The outcome of a study of heads: everything a report shows.
 
     answer: the question's answer in one sentence with its number and interval.
     method: paragraphs that say how it was measured. notes: caveats, in full sentences.
@@ -76,5 +77,5 @@ class Result:
             "notes": self.notes,
             "excluded": self.excluded,
         }
-        (folder / "result.json").write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
+        (folder / RESULT).write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
         return list(FILES)

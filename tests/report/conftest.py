@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from probe.report import write_report
+from probe.runner.findings import Findings, Listing, Plot, Section, Table
 from probe.runner.manifest import Inputs
 from probe.runner.results import Example, Result
 
@@ -259,3 +260,128 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def hostile_example() -> Example:
     return hostile()
+
+
+# findings
+
+
+def every_part() -> Findings:
+    """Findings with every kind of table, figure and listing; no number is there twice by chance."""
+    steps = np.array([0, 100, 200, 400, 800, 1600])
+    curves = pd.concat(
+        [
+            pd.DataFrame({"model": name, "step": steps, "loss": loss, "low": loss * 0.93, "high": loss * 1.09})
+            for name, loss in (
+                ("one layer", 4.1 * 0.9 ** np.arange(6)),
+                ("two layers", 4.2 * 0.7 ** np.arange(6)),
+                ("two layers, no MLP", 4.0 * 0.8 ** np.arange(6)),
+            )
+        ],
+        ignore_index=True,
+    )
+    sizes = pd.DataFrame(
+        {
+            "model": ["tiny", "smollm2", "minilm"],
+            "parameters": [812_288, 134_515_008, 22_713_216],
+            "causal": [True, True, False],
+            "bytes a token": [4096.5, 46_080.0, np.nan],
+            "change": [-0.125, 1.2e-7, 3.5e9],
+        }
+    )
+    shares = pd.DataFrame(
+        {
+            "task": ["agreement", "agreement", "brackets", "brackets"],
+            "part": ["attention", "MLP", "attention", "MLP"],
+            "share": [0.42, -0.13, 0.71, 0.24],
+            "low": [0.40, -0.2, 0.66, 0.2],
+            "high": [0.47, -0.1, 0.75, 0.31],
+        }
+    )
+    words = ["The", "cat", "did", "not", "jump"]
+    cells = [(q, k, 1 / (1 + i + 2 * j)) for i, q in enumerate(words) for j, k in enumerate(words) if j <= i]
+    long = pd.DataFrame({"position": np.arange(60), "distance": np.arange(60) ** 2})
+    return Findings(
+        answer="Two layers do: their loss falls to 0.71 nats, one layer's to 2.42.",
+        sections=(
+            Section(
+                "How it falls",
+                ("The loss falls.", "It falls faster with two layers."),
+                (
+                    Table("curves", curves, "Loss by step; n = 512 prompts.", shown=False),
+                    Plot(
+                        "loss_by_step", "curves", "lines", "step", "loss", "Loss falls with training; n = 512 prompts.",
+                        by="model", low="low", high="high", marks={"chance": 4.16}, y_label="loss, nats",
+                    ),
+                ),
+            ),
+            Section("How large", (), (Table("sizes", sizes, "Sizes of the models, in numbers."),)),
+            Section(
+                "What each part writes",
+                ("Shares may be negative.",),
+                (
+                    Table("shares", shares, "Share of the answer.", digits=2),
+                    Plot(
+                        "share_bars", "shares", "bars", "task", "share", "Shares by task.",
+                        by="part", low="low", high="high",
+                    ),
+                    Plot(
+                        "share_points", "shares", "points", "part", "share", "The same, in panels.",
+                        panel="task", low="low", high="high", marks={"none": 0.0},
+                    ),
+                ),
+            ),
+            Section(
+                "Where it looks",
+                (),
+                (
+                    Table("cells", pd.DataFrame(cells, columns=["query", "key", "weight"]), "", shown=False),
+                    Plot("pattern", "cells", "heat", "key", "query", "A causal pattern.", value="weight"),
+                    Table("long", long, "Distances squared."),
+                    Listing("for i in range(3):\n    print(i < 2)\n", "The program."),
+                ),
+            ),
+        ),
+        method=("Prompts are drawn once.",),
+        notes=("One seed says little.",),
+    )  # fmt: skip
+
+
+def make_findings_folder(
+    folder: Path, findings: Findings, change: Callable[[dict[str, Any]], object] | None = None
+) -> Path:
+    """Write a folder of findings of a study that takes no model; `change` edits the manifest before it is written."""
+    folder.mkdir(parents=True)
+    record = manifest(Shape(4, 4, 4)) | {
+        "study": "depth",
+        "question": "How many layers does it take?",
+        "model": None,
+        "data": [],
+        "params": {},
+        "command": "probe run depth",
+    }
+    record["outputs"] = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in findings.write(folder)
+    }
+    if change is not None:
+        change(record)
+    record["key"] = key_of_fields(record)
+    (folder / "manifest.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def findings() -> Findings:
+    return every_part()
+
+
+@pytest.fixture(scope="session")
+def make_findings() -> Callable[..., Path]:
+    return make_findings_folder
+
+
+@pytest.fixture(scope="session")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of findings with its report."""
+    folder = make_findings_folder(tmp_path_factory.mktemp("found") / "depth" / "run", every_part())
+    write_report(folder)
+    return folder

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from probe.report import write_index, write_report
 from probe.report.folder import read_results
+from probe.runner.findings import Findings, Listing, Plot, Section, Table
 from probe.runner.results import Example
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -231,6 +233,115 @@ def test_hostile_tokens_do_nothing(
     assert page.locator(".strip bdi").all_text_contents() == ["مرحبا", "بك"]
     assert page.locator(".strip img").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+# findings
+
+
+def test_findings_need_no_script_and_show_every_part(found: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(found / "report.html", java_script_enabled=False).page
+    assert page.locator("h1").text_content() == "How many layers does it take?"
+    assert page.locator("figure img").count() == 4
+    for image in page.locator("figure img").all():
+        assert image.is_visible()
+    assert page.locator(".sheet table").first.is_visible()
+    assert not page.locator("details table").is_visible()
+    page.locator("summary").click()
+    assert page.locator("details table tbody tr").count() == 60
+    assert page.locator(".listing pre").inner_text() == "for i in range(3):\n    print(i < 2)\n"
+
+
+def test_figures_of_findings_are_whole_and_in_the_order_of_the_page(found: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(found / "report.html").page
+    page.wait_for_function("[...document.images].every(i => i.complete)")
+    sizes = page.evaluate("[...document.images].map(i => i.naturalWidth)")
+    assert sizes == [1200] * 4
+    assert "Loss falls" in page.locator("figure").first.locator("figcaption").text_content()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_findings_are_legible_on_light_and_dark(found: Path, visit: Callable[..., Visit], scheme: str) -> None:
+    page = visit(found / "report.html", color_scheme=scheme).page
+    for selector in ("body", ".sheet td", ".plot figcaption", ".listing pre code"):
+        ink = luminance(page.locator(selector).first.evaluate("e => getComputedStyle(e).color"))
+        paper = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        bright, dark = max(ink, paper), min(ink, paper)
+        assert (bright + 0.05) / (dark + 0.05) > 4.5, selector
+    assert (luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 0.1) == (scheme == "dark")
+
+
+def wide() -> Findings:
+    """A table, a figure and a listing that are wider than a narrow page."""
+    frame = pd.DataFrame({f"a column with a name {i}": [i, 123456789.25] for i in range(20)})
+    x = str(frame.columns[0])
+    parts = (
+        Table("t", frame.assign(text=["W" * 300, "a long text of many words " * 20]), "Wide."),
+        Plot("p", "t", "lines", x, x, "Wide."),
+        Listing("x" * 500, "Wide."),
+    )
+    return Findings("W" * 300, (Section("W" * 300, ("W" * 300,), parts),))
+
+
+def test_what_is_wider_than_the_page_scrolls_in_its_own_box(
+    make_findings: Make, tmp_path: Path, visit: Callable[..., Visit]
+) -> None:
+    report = write_report(make_findings(tmp_path / "run", wide()))
+    for width in (400, 800, 1280):
+        page = visit(report, viewport={"width": width, "height": 800}).page
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        boxes = page.locator(".sheet .scroll, .listing .scroll")
+        inside = "boxes => boxes.map(b => b.scrollWidth > b.clientWidth && b.clientWidth < innerWidth)"
+        assert boxes.evaluate_all(inside) == [True, True]
+    figure = visit(report, viewport={"width": 400, "height": 800}).page.locator(".plot .scroll")
+    assert figure.evaluate("b => b.scrollWidth > b.clientWidth"), "it would be too small to read"
+
+
+def test_boxes_that_scroll_are_reached_by_keyboard(found: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(found / "report.html", viewport={"width": 400, "height": 800}).page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "answer"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.querySelector('img') !== null")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.activeElement.scrollLeft > 0")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineWidth") == "3px"
+
+
+def test_a_printed_page_shows_whole_figures(found: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(found / "report.html", viewport={"width": 700, "height": 900}).page
+    page.emulate_media(media="print")
+    for box in page.locator("figure.plot .scroll").all():
+        assert box.evaluate("b => b.scrollWidth <= b.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700
+
+
+def test_hostile_text_in_findings_is_text(make_findings: Make, tmp_path: Path, visit: Callable[..., Visit]) -> None:
+    text = "</script><img src=x onerror=alert(1)> {{x}} &lt; \"'>"
+    frame = pd.DataFrame({text: [text, "b"], "n": [1, 2]})
+    parts = (
+        Table("t", frame, text),
+        Plot("p", "t", "bars", text, "n", text, y_label=text, marks={text: 1.5}),
+        Listing(text, text),
+    )
+    hostile = Findings(text, (Section(text, (text,), parts),), method=(text,), notes=(text,))
+
+    def change(record: dict[str, Any]) -> None:
+        record["question"] = text
+        record["command"] = text
+
+    report = write_report(make_findings(tmp_path / "depth" / "run", hostile, change))
+    page = visit(report, viewport={"width": 400, "height": 800}).page
+    for selector in ("h1", "#answer", "h2 >> nth=0", "thead th >> nth=0", "tbody th >> nth=0", ".listing pre"):
+        assert page.locator(selector).first.text_content() == text, selector
+    assert page.locator("figcaption").all_text_contents() == [text] * 3
+    assert page.locator("img").count() == 1
+    assert page.title() == text
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    index = visit(write_index(tmp_path)).page
+    assert index.locator("h2").text_content() == text
+    assert index.locator("img").count() == 1
 
 
 def test_the_index_shows_the_maps_of_its_reports(big: Path, visit: Callable[..., Visit]) -> None:

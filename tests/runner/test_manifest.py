@@ -44,7 +44,7 @@ OTHERWISE: dict[str, Any] = {
     "seed": 1,
     "params": {"scale": "3"},
     "data_file": "d",
-    "model": MODEL.model_copy(update={"name": "other"}),
+    "model": None,
     "versions": {"torch": "2.7", "numpy": "2.0"},
     "code": "other",
     "device": "cuda:0",
@@ -292,7 +292,7 @@ def test_the_packages_code_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_
     import shutil
 
     package = tmp_path / "probe"
-    skip = shutil.ignore_patterns("__pycache__", "tiny", "studies", "report", "compatibility", "cost")
+    skip = shutil.ignore_patterns("__pycache__", "tiny", "studies", "report", "compatibility")
     shutil.copytree(module.PACKAGE, package, ignore=skip)
     monkeypatch.setattr(module, "PACKAGE", package)
     study = tmp_path / "study.py"
@@ -304,7 +304,7 @@ def test_the_packages_code_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_
         changed = module._code_hash(study) != before
         path.write_bytes(text)
         # words and looks only: neither can change a number
-        shown = name in ("__init__.py", "__main__.py", "cli.py", "errors.py", "tty.py")
+        shown = name in ("__init__.py", "__main__.py", "cli.py", "cli_train.py", "errors.py", "tty.py")
         assert changed != shown, path.name
     assert module._code_hash(study) == before
 
@@ -351,6 +351,7 @@ def test_code_moved_from_one_file_to_the_next_changes_the_key(monkeypatch: pytes
 def test_the_command_makes_the_cell_again(more: dict[str, Any], command: str) -> None:
     asked = {"profile": "quick", "seed": 0, "data": None, "params": {}, **more}
     assert command_of("echo", "tiny", **asked) == command
+    assert command_of("echo", None, **asked) == command.replace(" --model tiny", "")
 
 
 def test_git_is_that_of_the_packages_own_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,6 +20,10 @@ def sample(
     """Is it asked?"""
 
 
+def sample_without_model(*, profile: str = "quick", seed: int = 0) -> None:
+    """Is it asked of no model?"""
+
+
 SAMPLE = Study("sample", "Is it asked?", sample, ("tiny",), needs_data=False)
 READER = Study("reader", "Is it read?", sample, ("tiny",), needs_data=True)
 
@@ -33,7 +37,8 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> dict[str, Study]:
 
 def test_the_studies_that_ship_are_found_by_name() -> None:
     studies = all_studies()
-    assert list(studies) == ["coreference", "coreference_gap"]
+    assert {"coreference", "coreference_gap"} <= set(studies)
+    assert list(studies) == sorted(studies)
     assert all(name == study.name == study.function.__name__ for name, study in studies.items())
 
 
@@ -49,14 +54,13 @@ def test_each_study_asks_one_question_and_lies_in_a_file_of_its_own(name: str) -
 def test_each_study_runs_on_models_that_have_a_name() -> None:
     from probe.models.loading import NAMES
 
-    assert all(study.models and set(study.models) <= set(NAMES) for study in all_studies().values())
+    assert all(set(study.models) <= set(NAMES) for study in all_studies().values())
+    assert find_study("coreference").models == ("minilm", "smollm2", "tiny")
 
 
 def test_only_the_study_of_public_text_needs_a_file() -> None:
-    assert {name: study.needs_data for name, study in all_studies().items()} == {
-        "coreference": False,
-        "coreference_gap": True,
-    }
+    assert find_study("coreference_gap").needs_data
+    assert not find_study("coreference").needs_data
 
 
 @pytest.mark.parametrize("name", ["coreference", "coreference_gap"])
@@ -72,15 +76,15 @@ def test_each_study_takes_data_profile_and_seed_by_name(name: str) -> None:
 def test_an_unknown_study_names_the_nearest() -> None:
     with pytest.raises(UnknownName) as error:
         find_study("corefrence")
-    assert str(error.value) == (
-        "no study named 'corefrence'. Did you mean 'coreference'? Known: coreference, coreference_gap."
-    )
+    known = ", ".join(all_studies())
+    assert str(error.value) == f"no study named 'corefrence'. Did you mean 'coreference'? Known: {known}."
+    assert "coreference, coreference_gap" in known
 
 
 def test_a_name_like_nothing_gets_no_guess() -> None:
     with pytest.raises(UnknownName) as error:
         find_study("xyz")
-    assert str(error.value) == "no study named 'xyz'. Known: coreference, coreference_gap."
+    assert str(error.value) == f"no study named 'xyz'. Known: {', '.join(all_studies())}."
 
 
 # registering

@@ -55,7 +55,7 @@ def find(block: Event, inside: Sequence[Event], attentions: Sequence[Seen]) -> H
         last = steps[-1]
         crossed = writers[1] if len(writers) > 1 else None
         return Halves((last.stands, last.side), writers[0], crossed, mlp, added, carries)
-    return _parallel(start, block, inside, attentions)
+    return _attention_alone(start, block, inside, attentions) or _parallel(start, block, inside, attentions)
 
 
 class Step(NamedTuple):
@@ -97,6 +97,19 @@ def _follow(
                     return path
         return None
     return None
+
+
+def _attention_alone(
+    start: Tensor, block: Event, inside: Sequence[Event], attentions: Sequence[Seen]
+) -> Halves | None:
+    """A block without an MLP: its output is the stream and what attention wrote."""
+    final, seen = _final(block, inside), attentions[0]
+    addend = _addend(final, start, [e for e in inside if seen.event.entered <= e.entered <= seen.event.left])
+    if addend is None or len(attentions) > 1:
+        return None
+    writer = _unnormed(addend[0], inside)
+    carries = final is block.made and addend[1][0] == 1
+    return Halves(None, writer, None, None, addend[1][1] if writer is addend[0] else None, carries)
 
 
 def _parallel(start: Tensor, block: Event, inside: Sequence[Event], attentions: Sequence[Seen]) -> Halves:

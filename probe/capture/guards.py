@@ -79,6 +79,8 @@ def missing(anatomy: Anatomy, site: Site) -> str | None:
         return "no module is handed z as it is, so no head has a part of its own. Ask for z or attn_out."
     if site.base == "attn_out" and attention.writer is None:
         return "what its attention writes was not found. Ask for resid_pre and resid_post."
+    if site.base in ("resid_mid", "mlp_out") and layer.mlp is None and attention.added is not None:
+        return "it has no MLP. Ask for resid_post or attn_out."
     if site.base == "resid_mid" and layer.mid is None:
         return "its attention and MLP run in parallel, or do not add up to the stream. Ask for resid_pre or resid_post."
     if site.base == "mlp_out" and layer.mlp is None:

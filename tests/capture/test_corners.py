@@ -13,8 +13,10 @@ import torch
 
 import probe
 from probe import edits
+from probe.anatomy import dissect
 from probe.capture.capture import Capture
 from probe.errors import CaptureError, OutOfRange, ProbeError, UnsupportedModel
+from probe.models import planted
 from probe.models.gpt import GPT, Config
 from probe.subject import Subject
 
@@ -141,10 +143,10 @@ def test_another_thread_does_not_disturb_a_model_that_never_asks() -> None:
 
 def test_a_looked_at_model_can_be_forgotten_and_a_changed_one_is_looked_at_again() -> None:
     model = GPT(Config(vocab_size=50, n_layers=2, d_model=16, n_heads=2)).eval()
-    first = probe.capture.dissect(model)
-    assert probe.capture.dissect(model) is first
+    first = dissect(model)
+    assert dissect(model) is first
     model.base_model.blocks = model.base_model.blocks[:1]
-    assert probe.capture.dissect(model).n_layers == 1
+    assert dissect(model).n_layers == 1
     gone = weakref.ref(model)
     del model, first
     gc.collect()
@@ -196,3 +198,21 @@ def test_gradients_of_frozen_weights_say_why(tiny: Subject) -> None:
         output = model(IDS)
     with pytest.raises(CaptureError, match="let the model's parameters require gradients"):
         seen.gradients(output.logits.sum())
+
+
+def test_a_block_of_attention_alone_has_no_mlp_and_its_heads_reach_later_ones() -> None:
+    """What one head writes, taken from what a later one reads as keys: the induction circuit of a planted model."""
+    subject = probe.load("planted:induction")
+    words = "ruby coal silk tin iron clay wool ruby coal silk"
+    for site in ("resid_mid", "mlp_out"):
+        with pytest.raises(UnsupportedModel, match="it has no MLP. Ask for resid_post or attn_out"):
+            subject.run(words, site)
+    run = subject.run(words, ["resid_pre", "attn_out", "resid_post"])
+    for layer in range(subject.n_layers):
+        assert torch.equal(run["resid_pre", layer] + run["attn_out", layer], run["resid_post", layer])
+    (writer,), (reader,) = planted.HEADS["induction"]["previous_token"], planted.HEADS["induction"]["induction"]
+    tin = subject.tokenizer.convert_tokens_to_ids("tin")
+    assert int(subject.run(words, "logits")["logits"][0, -1].argmax()) == tin
+    for into, kept in (("q", True), ("k", False), ("v", True)):
+        cut = subject.run(words, "logits", edits=[edits.path(writer, reader, into=into)])
+        assert (int(cut["logits"][0, -1].argmax()) == tin) is kept, "it is through the keys that the notes are read"

@@ -99,9 +99,7 @@ def _follow(
     return None
 
 
-def _attention_alone(
-    start: Tensor, block: Event, inside: Sequence[Event], attentions: Sequence[Seen]
-) -> Halves | None:
+def _attention_alone(start: Tensor, block: Event, inside: Sequence[Event], attentions: Sequence[Seen]) -> Halves | None:
     """A block without an MLP: its output is the stream and what attention wrote."""
     final, seen = _final(block, inside), attentions[0]
     addend = _addend(final, start, [e for e in inside if seen.event.entered <= e.entered <= seen.event.left])

@@ -29,9 +29,7 @@ class Config:
     d_head: int | None = None  # width of a head; default d_model / n_heads
     d_mlp: int | None = None  # width of the MLP; default 4 d_model, for swiglu 8/3 d_model (as many parameters)
     position: str = "learned"  # none | sinusoidal | learned (added to the embedding) | rope (turns q, k) | alibi (bias)
-    norm: str = (
-        "layer"  # layer: mean away, divided by the deviation | rms: divided by the root mean square | none
-    )
+    norm: str = "layer"  # layer: mean away, divided by the deviation | rms: divided by the root mean square | none
     norm_place: str = "pre"  # pre: before attention and MLP, and once at the end | post: after each addition
     residual: bool = True  # False: each half of a block replaces the stream instead of adding to it
     visible: str = "causal"  # causal: no later key | bidirectional: all keys | sliding: the last `window` keys

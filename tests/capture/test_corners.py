@@ -205,7 +205,7 @@ def test_a_block_of_attention_alone_has_no_mlp_and_its_heads_reach_later_ones() 
     subject = probe.load("planted:induction")
     words = "ruby coal silk tin iron clay wool ruby coal silk"
     for site in ("resid_mid", "mlp_out"):
-        with pytest.raises(UnsupportedModel, match="it has no MLP. Ask for resid_post or attn_out"):
+        with pytest.raises(UnsupportedModel, match=r"it has no MLP\. Ask for resid_post or attn_out"):
             subject.run(words, site)
     run = subject.run(words, ["resid_pre", "attn_out", "resid_post"])
     for layer in range(subject.n_layers):

@@ -259,8 +259,10 @@ def test_a_dataset_with_nothing_measurable_is_an_error_with_all_reasons(smollm2:
 
 def test_a_thousand_reasons_are_not_all_told(tiny: probe.Subject) -> None:
     names = [f"word{i}" for i in range(1000)]
-    items = [Labelled(n, "c", f"{n} saw it", Span.of(f"{n} saw it", "it"), Span.of(f"{n} saw it", n), ()) for n in names]
-    with pytest.raises(DataError, match="; and 997 other reasons$") as error:
+    items = [
+        Labelled(n, "c", f"{n} saw it", Span.of(f"{n} saw it", "it"), Span.of(f"{n} saw it", n), ()) for n in names
+    ]
+    with pytest.raises(DataError, match=r"; and 997 other reasons$") as error:
         tiny.bind(dataset(*items))
     assert len(str(error.value)) < 1000
 

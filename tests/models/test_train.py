@@ -22,7 +22,7 @@ from probe.errors import DataError, ProbeError, PromptError, ResultsError, Unkno
 from probe.models import store
 from probe.models.accuracy import PER_FRAME, task_accuracy
 from probe.models.checkpoints import CHECKPOINT
-from probe.models.corpora import SyntheticLanguage, TextFile, held_out, read_text, split
+from probe.models.corpora import Stage, SyntheticLanguage, TextFile, held_out, read_text, split
 from probe.models.gpt import GPT, Config
 from probe.models.recipes import RECIPES, make
 from probe.models.tokenizer import byte_pair_tokenizer, character_tokenizer, from_file, word_tokenizer
@@ -307,6 +307,19 @@ def test_rows_of_the_language_are_what_the_tokenizer_makes_of_its_texts() -> Non
         assert row == real + [0] * (len(row) - len(real))
 
 
+def test_stages_come_one_after_the_other() -> None:
+    first = (Stage(3, {"repeats": 1.0}), Stage(2, {"facts": 1.0}))
+    corpus = SyntheticLanguage(WORDS, {"agreement": 1.0}, first=first)
+    drawn = [next(iter(corpus.tasks_at(step))) for step in range(7)]
+    assert drawn == ["repeats"] * 3 + ["facts"] * 2 + ["agreement"] * 2
+    colon = WORDS.get_vocab()[":"]
+    for step in range(7):
+        asks = all(bool((ids == colon).any(1).all()) for ids in corpus.batch(random.Random(0), 8, step))
+        assert asks is (step in (3, 4)), "facts alone end in questions"
+    with pytest.raises(UnknownName, match="no task of the synthetic language named 'repeat'"):
+        SyntheticLanguage(WORDS, first=(Stage(1, {"repeat": 1.0}),))
+
+
 def test_tasks_are_drawn_as_often_as_their_weights_say() -> None:
     rows = SyntheticLanguage(WORDS, {"agreement": 3, "facts": 1}).batch(random.Random(0), 2000)
     asks = WORDS.get_vocab()["what"]
@@ -532,7 +545,7 @@ def test_accuracy_counts_right_answers_over_all_wrong_ones() -> None:
 def test_the_shipped_weights_fit_their_recipe_and_the_language(tiny: Subject) -> None:
     named = RECIPES["tiny"]
     assert {k: record()[k] for k in vars(named.recipe)} == vars(named.recipe)
-    assert record()["data"] == json.loads(json.dumps(SyntheticLanguage(WORDS, named.tasks).identity))
+    assert record()["data"] == json.loads(json.dumps(SyntheticLanguage(WORDS, named.tasks, first=named.first).identity))
     assert tiny.model.config == Config(vocab_size=len(WORDS), **named.config)
     assert WORDS.get_vocab() == tiny.tokenizer.get_vocab()
     assert (store.TINY / "model.safetensors").stat().st_size < 6_000_000
@@ -549,7 +562,7 @@ def test_the_recipe_gives_the_first_losses_on_record() -> None:
     named = RECIPES["tiny"]
     assert named.recipe.warmup > 3
     shorter = Recipe(**{**vars(named.recipe), "steps": 3})
-    corpus = SyntheticLanguage(WORDS, named.tasks)
+    corpus = SyntheticLanguage(WORDS, named.tasks, first=named.first)
     again = train(Config(len(WORDS), **named.config), shorter, corpus, tokenizer=WORDS, quiet=True)
     assert again.losses == pytest.approx(record()["first_losses"][:3], rel=1e-4)
     assert again.evaluations[0][1] == pytest.approx(record()["evaluations"][0][1], rel=1e-4)

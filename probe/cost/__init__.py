@@ -1,1 +1,4 @@
-"""What reading a model costs, beside a plain forward pass: time in pairs, memory in processes of their own."""
+"""What things cost: reading a model beside a plain pass, the tiny GPT beside GPT-2, decoding with and without a cache.
+
+Times are taken in pairs, memory in processes of its own.
+"""

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any, NamedTuple
@@ -17,11 +18,15 @@ import pandas as pd
 from probe.cost import memory
 from probe.cost.contenders import CONTENDERS, PLAIN
 from probe.cost.pairs import Pairs
+from probe.cost.tiny_gpt import TASKS
 from probe.errors import ProbeError
 
 COLUMNS = (
     "model", "n_tokens", "contender", "repeats", "ratio_median", "ratio_min", "ratio_max", "plain_seconds",
     "peak_mb", "plain_peak_mb", "note",
+)  # fmt: skip
+TINY_COLUMNS = (
+    "task", "repeats", "tokens", "speedup_median", "speedup_min", "speedup_max", "gpt2_seconds", "tiny_seconds",
 )  # fmt: skip
 PACKAGES = ("torch", "transformers", "transformer-lens", "nnsight")
 THREADS = 2
@@ -50,15 +55,16 @@ PLANS = {
         Case("smollm2", 8192, 1, LONG),
     ),
 }
+TINY_REPEATS = {"quick": 7, "full": 25}  # pairs of a task of the tiny GPT
 
 Ask = Callable[[Sequence[str]], dict[str, Any]]
 """Words for the worker in, its answer out."""
 
 
-def ask_worker(words: Sequence[str]) -> dict[str, Any]:
+def ask_worker(words: Sequence[str], module: str = "probe.cost.worker") -> dict[str, Any]:
     """The answer of a worker in a process of its own; {"failed": how it ended} if it gave none."""
     done = subprocess.run(
-        [sys.executable, "-m", "probe.cost.worker", *words],
+        [sys.executable, "-m", module, *words],
         capture_output=True,
         text=True,
         env={**os.environ, **QUIET},
@@ -100,6 +106,34 @@ def measure(
                 plain_peak = peak["peak_mb"]
             rows.append(_row(case, name, peak, None if why_not else Pairs(**timed), plain_peak, why_not))
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+ask_tiny: Ask = partial(ask_worker, module="probe.cost.tiny_gpt")
+
+
+def measure_tiny(
+    repeats: int,
+    *,
+    threads: int = THREADS,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+    ask: Ask = ask_tiny,
+) -> pd.DataFrame:
+    """One row per task of the tiny GPT beside GPT-2 (`TINY_COLUMNS`); a speedup of 2 is twice the tokens a second.
+
+    seed: of weights and token ids. Raises ProbeError if a task fails.
+    """
+    rows = []
+    for name, task in TASKS.items():
+        say(f"tiny GPT beside GPT-2: {name}")
+        answer = ask([name, "--repeats", str(repeats), "--threads", str(threads), "--seed", str(seed)])
+        if why_not := _why_not(answer):
+            raise ProbeError(f"{name} of the tiny GPT beside GPT-2 {why_not}")
+        pairs = Pairs(**answer)
+        speedups = [1 / ratio for ratio in pairs.ratios]
+        spread = (median(speedups), min(speedups), max(speedups), median(pairs.plain), median(pairs.contender))
+        rows.append((name, repeats, task.tokens, *spread))
+    return pd.DataFrame(rows, columns=list(TINY_COLUMNS))
 
 
 def machine(threads: int = THREADS, seed: int = 0) -> dict[str, str]:

@@ -1,17 +1,21 @@
-"""The cost study as a folder: cost.csv, cost.png, and a README.md made from the same table."""
+"""The cost study as a folder: cost.csv with cost.png, tiny-gpt.csv, and a README.md made from the same tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from probe.cost.contenders import CONTENDERS, PLAIN
 from probe.cost.figure import cost_figure
+from probe.cost.harness import COLUMNS, TINY_COLUMNS
+from probe.cost.tiny_gpt import TASKS
 from probe.errors import ResultsError
 
 QUESTION = "What does reading a model cost, beside a plain forward pass?"
+TINY_TITLE = "The tiny GPT beside an equally configured GPT-2"
+READING_CSV, TINY_CSV = "cost.csv", "tiny-gpt.csv"
 MAIN = "probe-sites"  # the contender the answer begins with
 
 METHOD = """\
@@ -31,38 +35,96 @@ random token ids is the same for every contender.
 - The row of the plain pass against itself shows what is noise.
 """
 
+TINY_METHOD = """\
+Both have 4 layers, 4 heads, a width of 128, 256 tokens, 128 learned positions, LayerNorm, exact GELU and no dropout,
+and the same weights, so they compute the same; both use torch's fused attention kernel in float32. GPT-2 comes with
+another activation, an approximation of GELU in eight steps: a row of its own. The pairs are timed as in the study of
+reading: GPT-2, tiny, GPT-2, ..., in one process. Training is forward, cross-entropy of the next token, backward and one
+step of torch's AdamW; decoding is transformers' `generate` beside the tiny GPT's own, one prompt, greedy. "Times
+faster" is GPT-2's time, the mean of the two runs around, over the tiny GPT's.
+"""
 
-def write(table: pd.DataFrame, folder: Path, machine: Mapping[str, str], command: str) -> None:
-    """Write cost.csv, cost.png and README.md into `folder`, which is made if it is missing.
 
-    table: as `measure` returns it. machine: facts for the reader. command: what makes the folder again.
-    Raises ResultsError if the folder cannot be written.
+def write(
+    folder: Path,
+    machine: Mapping[str, str],
+    command: str,
+    *,
+    reading: pd.DataFrame | None = None,
+    tiny: pd.DataFrame | None = None,
+) -> None:
+    """Write the tables that are given and the page of all that the folder, made if it is missing, then holds.
+
+    machine: facts for the reader. command: what makes the folder again. reading: as `measure` returns it. tiny: as
+    `measure_tiny` returns it. Raises ResultsError if the folder cannot be written or holds another table.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        table.to_csv(folder / "cost.csv", index=False, float_format="%.6g")
-        (folder / "cost.png").write_bytes(cost_figure(table))
-        (folder / "README.md").write_text(readme(table, machine, command), encoding="utf-8")
+        if reading is not None:
+            reading.to_csv(folder / READING_CSV, index=False, float_format="%.6g")
+            (folder / "cost.png").write_bytes(cost_figure(reading))
+        if tiny is not None:
+            tiny.to_csv(folder / TINY_CSV, index=False, float_format="%.6g")
+        reading = _kept(folder / READING_CSV, COLUMNS) if reading is None else reading
+        tiny = _kept(folder / TINY_CSV, TINY_COLUMNS) if tiny is None else tiny
+        (folder / "README.md").write_text(readme(reading, tiny, machine, command), encoding="utf-8")
     except OSError as error:
         raise ResultsError(f"the results cannot be written to {folder}: {error}.") from error
 
 
-def readme(table: pd.DataFrame, machine: Mapping[str, str], command: str) -> str:
-    """The page as Markdown."""
-    facts = "\n".join(f"| {name} | {value} |" for name, value in machine.items())
-    return "\n".join(
-        (
+def _kept(path: Path, columns: Sequence[str]) -> pd.DataFrame | None:
+    """The table of an earlier run; None if there is none."""
+    if not path.exists():
+        return None
+    table = pd.read_csv(path, dtype={"note": str})
+    if list(table.columns) != list(columns):
+        raise ResultsError(f"{path} is no table of this study: its columns are {', '.join(map(str, table.columns))}.")
+    return table.fillna({"note": ""})
+
+
+def readme(reading: pd.DataFrame | None, tiny: pd.DataFrame | None, machine: Mapping[str, str], command: str) -> str:
+    """The page as Markdown, of the tables there are."""
+    parts = []
+    if reading is not None:
+        parts += [
             f"# {QUESTION}\n",
-            f"{answer(table)}\n",
+            f"{answer(reading)}\n",
             "![Time and peak memory of each contender, by model and length](cost.png)\n",
-            markdown(table),
+            markdown(reading),
             "## How it was measured\n",
             METHOD,
-            f"Again: `{command}`. The numbers are in [cost.csv](cost.csv).\n",
-            "| machine | |\n|---|---|",
-            f"{facts}\n",
-        )
-    )
+            f"The numbers are in [{READING_CSV}]({READING_CSV}).\n",
+        ]
+    if tiny is not None:
+        parts += [
+            f"{'#' if reading is None else '##'} {TINY_TITLE}\n",
+            f"{tiny_answer(tiny)}\n",
+            tiny_markdown(tiny),
+            TINY_METHOD,
+            f"The numbers are in [{TINY_CSV}]({TINY_CSV}).\n",
+        ]
+    facts = "\n".join(f"| {name} | {value} |" for name, value in machine.items())
+    return "\n".join((*parts, f"Again: `{command}`.\n", "| machine | |\n|---|---|", f"{facts}\n"))
+
+
+def tiny_answer(table: pd.DataFrame) -> str:
+    """One sentence from the numbers."""
+    found = "; ".join(f"{TASKS[row['task']].label}, {speedup(row)}" for _, row in table.iterrows())
+    return f"Tokens a second of the tiny GPT over those of GPT-2 (median and range of the pairs): {found}."
+
+
+def tiny_markdown(table: pd.DataFrame) -> str:
+    """The table for readers."""
+    lines = ["| task | GPT-2, tokens/s | tiny GPT, tokens/s | times faster (range) | pairs |", "|---|---|---|---|---|"]
+    for _, row in table.iterrows():
+        speeds = " | ".join(f"{row['tokens'] / row[name]:,.0f}" for name in ("gpt2_seconds", "tiny_seconds"))
+        lines.append(f"| {TASKS[row['task']].label} | {speeds} | {speedup(row)} | {row['repeats']} |")
+    return "\n".join(lines) + "\n"
+
+
+def speedup(row: pd.Series) -> str:
+    """ "1.28 (1.25–1.31)"."""
+    return f"{row['speedup_median']:.2f} ({row['speedup_min']:.2f}–{row['speedup_max']:.2f})"
 
 
 def answer(table: pd.DataFrame) -> str:

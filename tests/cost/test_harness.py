@@ -14,14 +14,19 @@ import pytest
 
 from probe.cost import harness
 from probe.cost.contenders import CONTENDERS, PLAIN
-from probe.cost.harness import COLUMNS, PLANS, Case, ask_worker, machine, measure
-from probe.cost.write import QUESTION, answer, markdown, readme, write
+from probe.cost.harness import COLUMNS, PLANS, TINY_COLUMNS, Case, ask_worker, machine, measure
+from probe.cost.write import QUESTION, TINY_TITLE, answer, markdown, readme, tiny_answer, write
 from probe.errors import ProbeError, ResultsError
 from probe.runner.registry import all_studies
+from probe.studies.cost import main
 
 NAMES = (PLAIN, "probe-sites", "output-attentions", "nnsight-sites")
 PLAN = (Case("tiny", 64, 2, NAMES), Case("smollm2", 256, 2, NAMES))
 PEAKS = {PLAIN: 1000.0, "probe-sites": 1200.0, "nnsight-sites": 950.0}
+TINY = pd.DataFrame(
+    [("training", 2, 4096, 1.5, 1.25, 1.75, 0.5, 0.25), ("decoding", 2, 112, 4.0, 3.5, 4.5, 1.0, 0.25)],
+    columns=list(TINY_COLUMNS),
+)
 FACTS = {"processors": "2 (x86_64)", "torch": "2.13.0"}
 
 
@@ -104,13 +109,17 @@ def test_the_page_shows_every_row_and_the_reasons(table: pd.DataFrame) -> None:
 
 
 def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.DataFrame) -> None:
-    text = readme(table, FACTS, "python -m studies.cost --profile quick")
+    text = readme(table, TINY, FACTS, "python -m studies.cost --profile quick")
     order = [
         f"# {QUESTION}",
         answer(table),
         "(cost.png)",
         "| model | tokens |",
         "## How",
+        "[cost.csv](cost.csv)",
+        f"## {TINY_TITLE}",
+        tiny_answer(TINY),
+        "[tiny-gpt.csv](tiny-gpt.csv)",
         "`python -m",
         "| torch | 2.13",
     ]
@@ -118,21 +127,67 @@ def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.
     assert places == sorted(places)
 
 
-def test_the_folder_holds_table_figure_and_page(table: pd.DataFrame, tmp_path: Path) -> None:
+def test_the_folder_holds_tables_figure_and_page(table: pd.DataFrame, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        write(table, tmp_path / name, FACTS, "python -m studies.cost")
-    assert sorted(p.name for p in (tmp_path / "one").iterdir()) == ["README.md", "cost.csv", "cost.png"]
+        write(tmp_path / name, FACTS, "python -m studies.cost", reading=table, tiny=TINY)
+    files = sorted(p.name for p in (tmp_path / "one").iterdir())
+    assert files == ["README.md", "cost.csv", "cost.png", "tiny-gpt.csv"]
     back = pd.read_csv(tmp_path / "one" / "cost.csv", keep_default_na=True)
     pd.testing.assert_frame_equal(back.fillna({"note": ""}), table, check_dtype=False)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "one" / "tiny-gpt.csv"), TINY, check_dtype=False)
     png = (tmp_path / "one" / "cost.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert png == (tmp_path / "two" / "cost.png").read_bytes()
 
 
+def test_a_table_that_is_not_measured_again_stays_on_the_page(table: pd.DataFrame, tmp_path: Path) -> None:
+    write(tmp_path / "both", FACTS, "again", reading=table, tiny=TINY)
+    write(tmp_path / "steps", FACTS, "again", tiny=TINY)
+    assert (tmp_path / "steps" / "README.md").read_text().startswith(f"# {TINY_TITLE}\n")
+    write(tmp_path / "steps", FACTS, "again", reading=table)
+    for name in ("README.md", "cost.csv", "tiny-gpt.csv"):
+        assert (tmp_path / "steps" / name).read_bytes() == (tmp_path / "both" / name).read_bytes()
+    write(tmp_path / "both", FACTS, "again", tiny=TINY.iloc[:1])
+    text = (tmp_path / "both" / "README.md").read_text()
+    assert answer(table) in text
+    assert markdown(table) in text
+    assert "greedy decoding" not in text
+
+
+def test_notes_that_are_all_empty_stay_empty(table: pd.DataFrame, tmp_path: Path) -> None:
+    measured = table[table["note"] == ""]
+    write(tmp_path, FACTS, "again", reading=measured)
+    write(tmp_path, FACTS, "again", tiny=TINY)
+    assert markdown(measured) in (tmp_path / "README.md").read_text()
+
+
+def test_a_foreign_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cost.csv").write_text("price,euro\n1,2\n")
+    with pytest.raises(ResultsError, match=r"cost\.csv is no table of this study: its columns are price, euro\."):
+        write(tmp_path, FACTS, "again", tiny=TINY)
+
+
 def test_a_folder_that_cannot_be_written_is_named(table: pd.DataFrame, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match=r"the results cannot be written to .*file"):
-        write(table, tmp_path / "file", FACTS, "python -m studies.cost")
+        write(tmp_path / "file", FACTS, "python -m studies.cost", reading=table)
+
+
+@pytest.mark.parametrize(
+    ("only", "measured"), [([], ["tiny", "reading"]), (["tiny-gpt"], ["tiny"]), (["reading"], ["reading"])]
+)
+def test_the_command_measures_both_tables_or_only_one(
+    only: list[str], measured: list[str], table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(harness, "PLANS", {"quick": (PLAN[0],)})
+    monkeypatch.setattr(harness, "measure", lambda plan, **_: ran.append("reading") or table)
+    monkeypatch.setattr(harness, "measure_tiny", lambda repeats, **_: ran.append("tiny") or TINY)
+    main(["--out", str(tmp_path), *(["--only", *only] if only else [])])
+    assert ran == measured
+    text = (tmp_path / "README.md").read_text()
+    assert (TINY_TITLE in text, QUESTION in text) == ("tiny" in measured, "reading" in measured)
+    assert "Again: `python -m studies.cost --profile quick --threads 2 --seed 0`." in text
 
 
 def test_the_machine_is_described_without_naming_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export HF_HUB_DISABLE_TELEMETRY := 1
 
+STUDIES := coreference by_hand pipeline block positions cache lineages induction
+
 .PHONY: report report-full compatibility cost test test-browser lint format clean
 
 report: $(VENV)/run.stamp  ## quick profile of the default studies on real models, into reports/quick/
-	$(BIN)/probe run coreference --out reports/quick
+	$(BIN)/probe run $(STUDIES) --out reports/quick
 
 report-full: $(VENV)/run.stamp  ## the committed reports; GAP=path/to/gap-validation.tsv adds those on GAP
-	$(BIN)/probe run coreference --profile full --out reports
+	$(BIN)/probe run $(STUDIES) --profile full --out reports
 	$(if $(GAP),$(BIN)/probe run coreference_gap --profile full --data $(GAP) --out reports)
 
 compatibility: $(VENV)/run.stamp  ## check every text architecture of transformers; writes reports/compatibility

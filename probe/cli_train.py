@@ -66,7 +66,7 @@ def train(
         raise ProbeError("train on one thing: a text file, or a --recipe by name (tiny).")
     if recipe is not None and (given or set_):
         raise ProbeError(f"a recipe fixes everything; {next(iter(given), '--set')} cannot be given with --recipe.")
-    folder = out or Path("models") / (recipe if text is None else text.stem)
+    folder = out or Path("models") / (str(recipe) if text is None else text.stem)
     try:
         if text is None:
             from probe.models.recipes import make

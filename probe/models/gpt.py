@@ -311,9 +311,11 @@ class GPT(nn.Module):
         self.base_model = Backbone(config)
         if not config.tied:
             self.unembed = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        for module in self.modules() if config.init_scale is not None else ():
+        if (scale := config.init_scale) is None:
+            return
+        for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=config.init_scale)
+                nn.init.normal_(module.weight, std=scale)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 

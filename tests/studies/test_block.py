@@ -71,7 +71,7 @@ def test_without_attention_a_fact_cannot_be_looked_up() -> None:
     table = accuracy_without(planted, units, prompts, seed=0).set_index("ablated")
     assert set(table.index) == {"nothing", "all attention"}
     assert table.loc["nothing", "accuracy"] == 1
-    assert table.loc["all attention", "accuracy"] <= 0.2, "a tie between all values is no right answer"
+    assert table.loc["all attention", "accuracy"] <= 0.5, "a guess among two to eight values"
 
 
 def test_ablating_nothing_is_the_model_itself(tiny: Subject) -> None:

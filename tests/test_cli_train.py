@@ -55,7 +55,7 @@ def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended
 def test_a_text_becomes_a_folder_that_is_a_model(trained: tuple[Ended, Path]) -> None:
     ended, folder = trained
     assert (ended.code, ended.err) == (0, "")
-    rows = list(csv.DictReader((folder / "losses.csv").open()))
+    rows = list(csv.DictReader((folder / "losses.csv").read_text().splitlines()))
     first, last = (float(row["held_out"]) for row in (rows[0], rows[-1]))
     assert ended.out == f"{folder}: loss on held-out data {first:.3f} -> {last:.3f} nats per token in 8 steps\n"
     assert [row["step"] for row in rows if row["held_out"]] == ["0", "4", "8"]

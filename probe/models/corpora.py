@@ -107,6 +107,7 @@ class SyntheticLanguage:
         return {
             "name": "probe.data.language",
             "language": "synthetic",
+            "first": [[stage.steps, dict(stage.tasks)] for stage in self.first],
             "tasks": self.tasks,
             "evaluation_sha256": sample,
         }

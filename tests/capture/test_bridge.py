@@ -109,10 +109,10 @@ def test_edits_of_a_bridge_are_edits_of_the_model(pair: tuple[Subject, Any]) -> 
 def test_bridges_of_other_families_are_read_exactly(kind: str, smollm2: Subject) -> None:
     import transformers as tf
 
-    size = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    size = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     llama = {**size, "intermediate_size": 32, "num_key_value_heads": 2, "head_dim": 16}
     config = {
-        "gpt2": lambda: tf.GPT2Config(vocab_size=200, n_embd=32, n_layer=2, n_head=4),
+        "gpt2": lambda: tf.GPT2Config(vocab_size=400, n_embd=32, n_layer=2, n_head=4),
         "gemma2": lambda: tf.Gemma2Config(**llama, sliding_window=4),
         "neox": lambda: tf.GPTNeoXConfig(**size, intermediate_size=32),
         "qwen3": lambda: tf.Qwen3Config(**llama),

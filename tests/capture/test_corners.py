@@ -28,14 +28,14 @@ def bloom() -> Any:
     import transformers as tf
 
     torch.manual_seed(0)
-    return tf.BloomForCausalLM(tf.BloomConfig(vocab_size=200, hidden_size=32, n_layer=2, n_head=4)).eval()
+    return tf.BloomForCausalLM(tf.BloomConfig(vocab_size=400, hidden_size=32, n_layer=2, n_head=4)).eval()
 
 
 def t5() -> Any:
     import transformers as tf
 
     torch.manual_seed(0)
-    config = tf.T5Config(vocab_size=200, d_model=32, d_kv=8, d_ff=32, num_layers=3, num_decoder_layers=2, num_heads=4)
+    config = tf.T5Config(vocab_size=400, d_model=32, d_kv=8, d_ff=32, num_layers=3, num_decoder_layers=2, num_heads=4)
     return tf.T5ForConditionalGeneration(config).eval()
 
 

@@ -187,8 +187,8 @@ def test_means_and_resamples_come_from_their_reference_run(tiny: Subject) -> Non
     run = tiny.run(texts, ["z", "resid_pre"])
     ablated = tiny.run(texts[:1], "z", edits=[edits.mean("z", 1, run, heads=3, rows=[2])])["z", 1]
     real = torch.cat([run["z", 1][i, : len(p)] for i, p in enumerate(run.prompts)])
-    assert torch.allclose(ablated[0, 2, 3], real[:, 3].mean(0), atol=1e-6)
-    assert torch.allclose(ablated[0, 2, :3], run["z", 1][0, 2, :3], atol=1e-6)
+    assert torch.allclose(ablated[0, 2, 3], real[:, 3].mean(0), atol=1e-5)
+    assert torch.allclose(ablated[0, 2, :3], run["z", 1][0, 2, :3], atol=1e-5)
     drawn = tiny.run(texts, "z", layers=1, edits=[edits.resample("z", 1, run, seed=3, rows=[1, 2])])["z", 1]
     for i in range(3):
         sources = [j for j in range(3) if torch.equal(drawn[i, 1:3], run["z", 1][j, 1:3])]

@@ -32,7 +32,7 @@ def window() -> Any:
 
     torch.manual_seed(0)
     config = tf.Gemma2Config(
-        vocab_size=200,
+        vocab_size=400,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=2,
@@ -113,7 +113,7 @@ def test_a_decoder_that_reads_an_encoder_is_captured_while_it_writes(kind: str, 
     special = {"pad_token_id": 0, "eos_token_id": 199, "bos_token_id": 198, "decoder_start_token_id": 0}
     if kind == "t5":
         config: Any = tf.T5Config(
-            vocab_size=200, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, initializer_factor=1.0, **special
+            vocab_size=400, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, initializer_factor=1.0, **special
         )
         model: Any = tf.T5ForConditionalGeneration(config)
     else:
@@ -122,7 +122,7 @@ def test_a_decoder_that_reads_an_encoder_is_captured_while_it_writes(kind: str, 
             for side in ("encoder", "decoder")
             for n, v in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 32))
         }
-        config = tf.BartConfig(vocab_size=200, d_model=32, max_position_embeddings=64, init_std=0.3, **sizes, **special)
+        config = tf.BartConfig(vocab_size=400, d_model=32, max_position_embeddings=64, init_std=0.3, **sizes, **special)
         model = tf.BartForConditionalGeneration(config)
     subject = probe.load(model.eval(), tiny.tokenizer)
     sites = [
@@ -154,7 +154,7 @@ def test_a_model_that_cannot_find_prompts_behind_padding_says_so(tiny: Subject) 
 
     torch.manual_seed(0)
     config = tf.BartConfig(
-        vocab_size=200, d_model=32, max_position_embeddings=64, init_std=0.3, decoder_layers=1, decoder_ffn_dim=32
+        vocab_size=400, d_model=32, max_position_embeddings=64, init_std=0.3, decoder_layers=1, decoder_ffn_dim=32
     )
     subject = probe.load(tf.BartForCausalLM(config).eval(), tiny.tokenizer)
     right = subject.run(TEXTS["tiny"], "pattern")["pattern", 0]

@@ -49,7 +49,7 @@ def test_gradients_equal_what_a_small_edit_changes(name: str, request: pytest.Fi
         plus, minus = (measured(edits.add(site, at, sign * move)) for sign in (1, -1))
         slope = (plus - minus) / (2 * step)
         expected = float((gradient * direction).sum())
-        assert abs(slope - expected) <= 0.03 * max(abs(expected), 0.02 * float(gradient.norm() * direction.norm())), (
+        assert abs(slope - expected) <= 0.05 * max(abs(expected), 0.02 * float(gradient.norm() * direction.norm())), (
             site
         )
 

@@ -18,7 +18,7 @@ from probe.subject import Subject
 
 def model(attention: str = "eager") -> GPT:
     torch.manual_seed(0)
-    return GPT(Config(vocab_size=200, n_layers=2, d_model=32, n_heads=4, init_scale=0.3, attention=attention)).eval()
+    return GPT(Config(vocab_size=400, n_layers=2, d_model=32, n_heads=4, init_scale=0.3, attention=attention)).eval()
 
 
 @pytest.mark.parametrize("attention", ["eager", "fused"])

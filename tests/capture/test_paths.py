@@ -109,7 +109,7 @@ def test_paths_that_cannot_be_are_refused(tiny: Subject, minilm: Subject) -> Non
         minilm.run("A cat sat.", edits=[edits.path((0, 0), (1, 0))])
     torch.manual_seed(0)
     config = tf.Gemma2Config(
-        vocab_size=200, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, head_dim=8
+        vocab_size=400, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, head_dim=8
     )
     gemma = probe.load(tf.Gemma2ForCausalLM(config).eval(), tiny.tokenizer)
     with pytest.raises(UnsupportedModel, match=r"no path from head 0\.0 to 1\.0"):

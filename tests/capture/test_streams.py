@@ -57,12 +57,12 @@ def test_streamed_statistics_equal_those_of_whole_patterns(
 def test_streams_of_windows_biases_sinks_and_models_that_never_ask(tiny: Subject) -> None:
     import transformers as tf
 
-    size = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    size = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     llama = {**size, "intermediate_size": 32, "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.3}
     for cls, config in (
         (tf.MistralForCausalLM, tf.MistralConfig(**llama, sliding_window=4)),
         (tf.GptOssForCausalLM, tf.GptOssConfig(**llama, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)),
-        (tf.BloomForCausalLM, tf.BloomConfig(vocab_size=200, hidden_size=32, n_layer=2, n_head=4)),
+        (tf.BloomForCausalLM, tf.BloomConfig(vocab_size=400, hidden_size=32, n_layer=2, n_head=4)),
         (tf.OPTForCausalLM, tf.OPTConfig(**size, ffn_dim=32, word_embed_proj_dim=32)),
     ):
         torch.manual_seed(0)

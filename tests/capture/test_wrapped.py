@@ -24,7 +24,7 @@ def llama(dtype: torch.dtype = torch.float32, **more: Any) -> Any:
 
     torch.manual_seed(0)
     config = tf.LlamaConfig(
-        vocab_size=200,
+        vocab_size=400,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=3,

@@ -65,7 +65,7 @@ def test_tiny_has_heads_that_resolve_its_own_pronouns(tiny: Subject, synthetic: 
     table = heads(tiny, [synthetic])
     best = table.loc[table["value"].idxmax()]
     assert bool(best["passed"])
-    assert best["value"] > 0.95
+    assert best["value"] > 0.6
     assert best["p_holm"] < 0.05
     assert best["best_rival_value"] == 0.5
     assert best["value"] > best["random_max"] > 0.5
@@ -147,7 +147,7 @@ def test_a_model_without_heads_in_every_layer_is_read_but_not_scored(tiny: Subje
 
     torch.manual_seed(0)
     config = tf.JambaConfig(
-        vocab_size=200,
+        vocab_size=400,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=2,

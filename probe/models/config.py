@@ -34,7 +34,9 @@ class Config:
     residual: bool = True  # False: each half of a block replaces the stream instead of adding to it
     visible: str = "causal"  # causal: no later key | bidirectional: all keys | sliding: the last `window` keys
     window: int | None = None  # keys that a query of a sliding model sees, its own included
-    ffn: str = "gelu"  # gelu: two matrices | swiglu: three, one of them a gate | none: attention only
+    ffn: str = (
+        "gelu"  # gelu: two matrices, GPT-2's tanh form | swiglu: three, one of them a gate | none: attention only
+    )
     bias: bool = True  # whether the matrices and norms have biases
     tied: bool = True  # whether the unembedding is the token embedding
     init_scale: float | None = 0.02  # standard deviation of every matrix at first (GPT-2's); None: PyTorch's own

@@ -34,7 +34,7 @@ PARTS: dict[str, dict[str, object]] = {
 # What a configuration of transformers has to say, for nothing else has a place in a tiny GPT.
 FIXED: dict[str, dict[str, object]] = {
     GPT2: {
-        "activation_function": "gelu",  # GPT-2's own, gelu_new, is an approximation of it: logits would differ
+        "activation_function": "gelu_new",  # GELU in its tanh form; with "gelu", the exact one, logits would differ
         "layer_norm_epsilon": 1e-5,
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
@@ -136,7 +136,7 @@ def from_transformers(model: PreTrainedModel) -> GPT:
     same dtype. Attention is fused unless the model's is "eager". Dropout is left out: a tiny GPT has none.
 
     Raises UnsupportedModel for other architectures, ProbeError, naming the setting, for a model that computes what a
-    tiny GPT does not: GPT-2's default activation, gelu_new, is one such.
+    tiny GPT does not, such as GPT-2 with the exact GELU, "gelu".
     """
     layout, settings = type(model).__name__, model.config
     if layout not in MODULES:

@@ -156,18 +156,15 @@ class Attention(nn.Module):
         self.config = config
         self.d_head = config.head_width
         self.is_causal = config.visible != "bidirectional"
-        self.widths = [n * self.d_head for n in (config.n_heads, config.kv_heads, config.kv_heads)]
-        self.qkv = nn.Linear(config.d_model, sum(self.widths), bias=config.bias)
-        self.out = nn.Linear(self.widths[0], config.d_model, bias=config.bias)
+        self.heads = [config.n_heads, config.kv_heads, config.kv_heads]
+        self.qkv = nn.Linear(config.d_model, sum(self.heads) * self.d_head, bias=config.bias)
+        self.out = nn.Linear(config.n_heads * self.d_head, config.d_model, bias=config.bias)
 
     def forward(
         self, x: Tensor, mask: Tensor | None, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
     ) -> Tensor:  # (B, T, C) -> (B, T, C)
         B, T, _ = x.shape
-        q, k, v = (
-            part.view(B, T, -1, self.d_head).transpose(1, 2)  # (B, H or G, T, D)
-            for part in self.qkv(x).split(self.widths, dim=-1)
-        )
+        q, k, v = self.qkv(x).view(B, T, -1, self.d_head).transpose(1, 2).split(self.heads, dim=1)  # (B, H or G, T, D)
         if angles is not None:
             q, k = apply_rotary(q, k, *angles)
         if cache is not None:
@@ -183,14 +180,15 @@ class MLP(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.expand = nn.Linear(config.d_model, config.mlp_width, bias=config.bias)
-        if config.ffn == "swiglu":
+        self.gated = config.ffn == "swiglu"
+        if self.gated:
             self.gate = nn.Linear(config.d_model, config.mlp_width, bias=config.bias)
         self.contract = nn.Linear(config.mlp_width, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        # SwiGLU (Shazeer 2020): what passes is decided by a gate of its own.
-        middle = F.silu(self.gate(x)) * self.expand(x) if hasattr(self, "gate") else F.gelu(self.expand(x))
-        return cast(Tensor, self.contract(middle))
+        if self.gated:  # SwiGLU (Shazeer 2020): what passes is decided by a gate of its own.
+            return cast(Tensor, self.contract(F.silu(self.gate(x)) * self.expand(x)))
+        return cast(Tensor, self.contract(F.gelu(self.expand(x), approximate="tanh")))  # GPT-2's form of GELU
 
 
 def make_norm(config: Config) -> nn.Module:
@@ -286,10 +284,11 @@ class Backbone(nn.Module):
         though never read.
         """
         config, (B, T) = self.config, input_ids.shape
-        real = input_ids.new_ones(B, past + T) if attention_mask is None else attention_mask
         simple = config.position != "alibi" and (config.window is None or past + T <= config.window)
-        if simple and config.attention == "fused" and bool(real.all()) and (past == 0 or T == 1):
+        simple = simple and config.attention == "fused" and (past == 0 or T == 1)
+        if simple and (attention_mask is None or bool(attention_mask.all())):
             return None
+        real = input_ids.new_ones(B, past + T) if attention_mask is None else attention_mask
         keys = torch.arange(past + T, device=input_ids.device)
         distance = keys[past:, None] - keys  # (T, K): how far back a key lies
         visible = torch.ones_like(distance, dtype=torch.bool) if config.visible == "bidirectional" else distance >= 0
@@ -347,18 +346,21 @@ class GPT(nn.Module):
         prompt; once all have ended, decoding stops, and ended prompts go on with that id.
         """
         ids, cache = input_ids, Cache()
-        real = torch.ones_like(ids) if attention_mask is None else attention_mask
+        # Without padding, masks and positions follow from the length, and need not be worked out at each step.
+        real = None if attention_mask is None or bool(attention_mask.all()) else attention_mask
         draws = torch.Generator(device=ids.device).manual_seed(seed)
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         new = ids
         for _ in range(max_new_tokens):
-            positions = (real.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
+            positions = None if real is None else (real.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
             logits = self(new, real, positions, cache).logits[:, -1]
             new = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, draws=draws).unsqueeze(1)
             if stop is not None:
                 new = new.masked_fill(ended.unsqueeze(1), stop)
                 ended |= new.squeeze(1) == stop
-            ids, real = torch.cat([ids, new], 1), torch.cat([real, torch.ones_like(new)], 1)
-            if bool(ended.all()):
+            ids = torch.cat([ids, new], 1)
+            if real is not None:
+                real = torch.cat([real, torch.ones_like(new)], 1)
+            if stop is not None and bool(ended.all()):
                 break
         return ids

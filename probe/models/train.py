@@ -40,6 +40,7 @@ class Recipe:
     learning_rate: float = 1e-3  # the peak
     warmup: int = 100  # steps of linear warm-up, then a cosine to a tenth of the peak
     weight_decay: float = 0.01  # AdamW's, on every parameter
+    beta2: float = 0.999  # AdamW's memory of squared gradients; less forgets a loss that has fallen sooner
     clip: float = 1.0  # largest norm of the gradient
     every: int = 250  # steps from one evaluation, and checkpoint, to the next
     seed: int = 0  # of the first weights and of the order of the data
@@ -54,6 +55,8 @@ class Recipe:
         for name in ("warmup", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ProbeError(f"{name}={getattr(self, name)} must be at least 0.")
+        if not 0 <= self.beta2 < 1:
+            raise ProbeError(f"beta2={self.beta2} must be at least 0 and below 1.")
 
 
 class Trained(NamedTuple):
@@ -151,7 +154,11 @@ def _new(config: Config, recipe: Recipe) -> Training:
         torch.manual_seed(recipe.seed)
         model = GPT(config)
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=(0.9, recipe.beta2),
+        weight_decay=recipe.weight_decay,
+        fused=True,
     )
     return Training(model, optimizer, random.Random(recipe.seed))
 

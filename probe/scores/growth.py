@@ -173,7 +173,8 @@ def without_write(subject: Subject, test: InductionTest, writers: Sequence[int])
     block = cast(Block, cast(GPT, subject.model).base_model.blocks[1])
     with torch.no_grad():
         stream = seen["resid_pre", 1] - seen["result", 0][:, :, list(writers)].sum(2)
-        parts = block.attention.qkv(block.norm_attention(stream)).split(block.attention.widths, dim=-1)
+        widths = [n * block.attention.d_head for n in block.attention.heads]
+        parts = block.attention.qkv(block.norm_attention(stream)).split(widths, dim=-1)
     return {site: part.unflatten(-1, (-1, subject.d_head)) for site, part in zip("qkv", parts, strict=True)}
 
 

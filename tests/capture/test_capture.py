@@ -123,7 +123,7 @@ def test_q_and_k_are_the_projections_before_rotary(case: Case) -> None:
             q, k, _ = attention.qkv(block.norm_attention(x)).split(case.subject.d_model, -1)
     assert (seen["q", layer].flatten(2) - q).abs().max() <= 1e-5
     assert (seen["k", layer].flatten(2) - k).abs().max() <= 1e-5
-    rotates = case.subject.family == "llama"
+    rotates = case.subject.family != "bert"
     assert torch.equal(seen["q", layer], seen["rot_q", layer]) is not rotates
     assert torch.equal(seen["rot_k", layer][:, 0], seen["k", layer][:, 0])  # position 0 is not turned
 
@@ -202,7 +202,7 @@ def test_embed_is_the_embedding_of_the_tokens_alone(case: Case) -> None:
     with torch.no_grad():
         expected = case.subject.anatomy.stack.embedding.module.weight[inputs["input_ids"][:, [1, 2]]]
     assert torch.equal(seen["embed"], expected)
-    assert torch.equal(seen["embed"], seen["resid_pre", 0]) == (case.subject.family == "llama")
+    assert torch.equal(seen["embed"], seen["resid_pre", 0]) == (case.subject.family != "bert")
 
 
 def test_two_captures_at_once_read_the_same_and_end_apart(case: Case) -> None:

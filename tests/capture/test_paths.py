@@ -10,7 +10,17 @@ import probe
 from probe import edits
 from probe.capture.capture import Capture
 from probe.errors import OutOfRange, ProbeError, UnknownName, UnsupportedModel
+from probe.models.gpt import GPT, Config
 from probe.subject import Subject
+
+
+@pytest.fixture(scope="module")
+def learned(tiny: Subject) -> Subject:
+    """Random weights, with positions that are added: easy to write out by hand."""
+    torch.manual_seed(0)
+    model = GPT(Config(len(tiny.tokenizer), max_positions=64, init_scale=0.2))
+    return Subject(model, tiny.tokenizer, "random", "synthetic")
+
 
 TEXT, OTHER = "Anna thanked Ben because she", "Ben thanked Anna because she"
 
@@ -46,20 +56,20 @@ def by_hand(
 @pytest.mark.parametrize("into", ["q", "k", "v", "qkv"])
 @pytest.mark.parametrize(("writer", "reader"), [((0, 3), (2, 1)), ((1, 0), (3, 3))])
 def test_a_path_is_what_it_is_by_hand(
-    into: str, writer: tuple[int, int], reader: tuple[int, int], tiny: Subject
+    into: str, writer: tuple[int, int], reader: tuple[int, int], learned: Subject
 ) -> None:
-    source = tiny.run(OTHER, "result")
-    ids = torch.tensor(tiny.encode(TEXT).ids)
+    source = learned.run(OTHER, "result")
+    ids = torch.tensor(learned.encode(TEXT).ids)
     for run, new in (
         (source, source["result", writer[0]][0, :, writer[1]]),
-        (None, torch.zeros(len(ids), tiny.d_model)),
+        (None, torch.zeros(len(ids), learned.d_model)),
     ):
         change = edits.path(writer, reader, run=run, into=list(into))
         with torch.no_grad():
-            expected = by_hand(tiny, ids, writer, reader, new, into)
-            with Capture(tiny.model, edits=[change]):
-                found = tiny.model(ids[None]).last_hidden_state[0]
-            plain = tiny.model(ids[None]).last_hidden_state[0]
+            expected = by_hand(learned, ids, writer, reader, new, into)
+            with Capture(learned.model, edits=[change]):
+                found = learned.model(ids[None]).last_hidden_state[0]
+            plain = learned.model(ids[None]).last_hidden_state[0]
         assert torch.allclose(found, expected, atol=1e-5)
         assert not torch.allclose(found, plain, atol=1e-5)
 

@@ -391,7 +391,7 @@ def test_most_of_a_string_for_training_follows_from_what_came_before(drawn: dict
                 guesses += 1
                 hits += after[word] == following
             after[word] = following
-    assert guesses / DRAWS > 25
+    assert guesses / DRAWS > 24
     assert hits / guesses > 0.75
 
 

@@ -516,10 +516,10 @@ def test_the_shipped_weights_do_on_a_fresh_seed_what_their_record_says(tiny: Sub
     reached = task_accuracy(tiny.model, tiny.tokenizer, seed=11).set_index("task")
     assert tuple(reached.index) == language.tasks() == tuple(record()["accuracy"])
     assert (reached["n"] >= 150).all()
-    assert reached.loc["coreference", "accuracy"] >= 0.95
-    assert reached.loc["agreement", "low"] > 0.6, "better than a guess between two"
     for task, row in record()["accuracy"].items():
-        assert reached.loc[task, "accuracy"] == pytest.approx(row["accuracy"], abs=0.1)
+        assert row["accuracy"] >= 0.95
+        assert reached.loc[task, "accuracy"] >= 0.93
+        assert reached.loc[task, "accuracy"] == pytest.approx(row["accuracy"], abs=0.04)
 
 
 def test_accuracy_counts_right_answers_over_all_wrong_ones() -> None:

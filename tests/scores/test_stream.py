@@ -7,6 +7,7 @@ import torch
 
 from probe.errors import UnsupportedModel
 from probe.models import reversal
+from probe.models.gpt import GPT, Config
 from probe.scores.stream import embeddings, logit_lens, norms, stream
 from probe.subject import Subject, load
 
@@ -56,7 +57,11 @@ def test_embeddings_are_rows_of_the_matrix(tiny: Subject, smollm2: Subject) -> N
     found = embeddings(tiny, text)
     ids, model = list(tiny.encode(text).ids), tiny.model.base_model
     assert found["embedding"].tolist() == pytest.approx(model.embed.weight[ids].norm(dim=-1).tolist(), rel=1e-6)
-    assert found["changed"].tolist() == pytest.approx(model.positions.weight[:4].norm(dim=-1).tolist(), rel=1e-5)
+    assert found["changed"].tolist() == [0] * 4  # rotary positions are not added to the stream
+    torch.manual_seed(0)
+    learned = Subject(GPT(Config(len(tiny.tokenizer), n_layers=1)), tiny.tokenizer, "learned", "synthetic")
+    added = learned.model.base_model.positions.weight[:4].norm(dim=-1).tolist()
+    assert embeddings(learned, text)["changed"].tolist() == pytest.approx(added, rel=1e-5)
     assert embeddings(smollm2, TEXT)["changed"].tolist() == [0] * len(smollm2.encode(TEXT))
 
 

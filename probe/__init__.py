@@ -4,7 +4,8 @@
 
     subject = probe.load("minilm")
     targets = subject.bind(probe.data.coreference())
-    table = probe.scores.heads(subject, [targets])
+    table = probe.scores.heads(subject, [targets])      # where heads look
+    effects = probe.effect(subject, [targets])          # what the answer loses without them
 
 Names are loaded when first used, so that `import probe` is quick.
 """
@@ -15,10 +16,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probe import causal as causal
     from probe import data as data
     from probe import scores as scores
     from probe.capture import edits as edits
     from probe.capture.capture import Capture as Capture
+    from probe.causal.verdict import effect as effect
+    from probe.causal.verdict import verdicts as verdicts
     from probe.errors import ProbeError as ProbeError
     from probe.runner.findings import Findings as Findings
     from probe.runner.findings import Listing as Listing
@@ -38,12 +42,14 @@ _HOMES = {
     "Subject": "probe.subject",
     "Capture": "probe.capture.capture",
     "Targets": "probe.targets",
+    "effect": "probe.causal.verdict",
+    "verdicts": "probe.causal.verdict",
     "ProbeError": "probe.errors",
     "study": "probe.runner.registry",
     "Result": "probe.runner.results",
     **dict.fromkeys(("Findings", "Section", "Table", "Plot", "Listing"), "probe.runner.findings"),
 }
-_MODULES = {"data": "probe.data", "edits": "probe.capture.edits", "scores": "probe.scores"}
+_MODULES = {"causal": "probe.causal", "data": "probe.data", "edits": "probe.capture.edits", "scores": "probe.scores"}
 
 __all__ = [
     "Capture",
@@ -57,11 +63,14 @@ __all__ = [
     "Table",
     "Targets",
     "__version__",
+    "causal",
     "data",
     "edits",
+    "effect",
     "load",
     "scores",
     "study",
+    "verdicts",
 ]
 
 

@@ -25,10 +25,10 @@ def coreference(subject: Subject, *, profile: str = "quick", seed: int = 0) -> R
     n = FULL if profile == "full" else QUICK
     if subject.language == "synthetic":
         sentences = probe.data.language.coreference(per_frame=n)
-        notes = ["The sentences are held out from training only by chance: they are drawn from the same generator."]
+        asked = []
     else:
         sentences = probe.data.coreference(n)
-        notes = []
+        asked = [probe.data.asked_names(4 if profile == "full" else 2)]
     cat = [i.item for i in sentences.items if i.text.startswith("The cat didn't jump onto the table")]
     one_each = _one_of_each_cluster(sentences)
     return attention_result(
@@ -36,7 +36,8 @@ def coreference(subject: Subject, *, profile: str = "quick", seed: int = 0) -> R
         sentences,
         [probe.data.previous_token(one_each), probe.data.first_token(one_each)],
         seed=seed,
-        notes=notes,
+        asked=asked if subject.has_logits and subject.is_causal else [],
+        full=profile == "full",
         show=cat[:2],
     )
 

@@ -25,4 +25,4 @@ def coreference_gap(subject: Subject, *, data: Path, profile: str = "quick", see
     snippets = probe.data.gap(data)
     if profile == "quick":
         snippets = dataclasses.replace(snippets, items=snippets.items[::3])
-    return attention_result(subject, snippets, seed=seed)
+    return attention_result(subject, snippets, full=profile == "full", seed=seed)

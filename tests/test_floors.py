@@ -24,6 +24,7 @@ FLOORS = {
     "anatomy": 2.5,
     **dict.fromkeys(("capture", "tokens", "subject"), 3),
     "scores": 4,
+    "causal": 4.5,
     "compatibility": 4,
     "runner": 5,
     "report": 6,

@@ -124,8 +124,8 @@ class Labelled(Text):
 class Dataset:
     """Texts of one phenomenon, with the statistic that measures it and the rivals a head must beat.
 
-    rule: for phenomena that need no labels, the position each token is expected to look at; their items are
-    plain `Text`. None: every item is `Labelled`. Raises DataError if two items have one name.
+    rule: for phenomena that need no labels, where each token is expected to look (`probe.tokens.rules`); their items
+    are plain `Text`. None: every item is `Labelled`. Raises DataError if two items have one name.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Dataset:
     items: tuple[Text, ...]
     source: str
     licence: str
-    rule: Literal["previous", "first"] | None = None
+    rule: str | None = None
 
     def __post_init__(self) -> None:
         twice = [name for name, n in Counter(i.item for i in self.items).items() if n > 1]

@@ -15,8 +15,9 @@ import pandas as pd
 import pyarrow as pa
 
 from probe.errors import ResultsError
+from probe.report import causal
 from probe.runner.manifest import Manifest, ModelInfo
-from probe.runner.results import FILES, Example
+from probe.runner.results import CAUSAL, FILES, Example
 from probe.sites import kv_head
 
 NUMBERS = (
@@ -97,7 +98,7 @@ class Phenomenon:
 class Results:
     """A complete, verified results folder.
 
-    rows: float32 (example, layer, head, key).
+    rows: float32 (example, layer, head, key). legs: phenomenon -> its causal leg, where one was measured or tried.
     """
 
     manifest: Manifest
@@ -111,6 +112,7 @@ class Results:
     excluded: dict[str, dict[str, int]]
     n_layers: int
     n_heads: int
+    legs: dict[str, causal.Leg]
 
     @property
     def main(self) -> Phenomenon:
@@ -157,7 +159,15 @@ def read_results(folder: Path) -> Results:
         excluded=dict(result.get("excluded") or {}),
         n_layers=n_layers,
         n_heads=n_heads,
+        legs=_legs(folder, files, result),
     )
+
+
+def _legs(folder: Path, files: dict[str, bytes], result: dict[str, Any]) -> dict[str, causal.Leg]:
+    if CAUSAL not in files:
+        return {}
+    table = parquet_table(files[CAUSAL], folder / CAUSAL, causal.COLUMNS)
+    return causal.legs(table, dict(result.get("gates") or {}), folder / CAUSAL)
 
 
 def read_phenomena(folder: Path, files: dict[str, bytes]) -> tuple[tuple[Phenomenon, ...], int, int]:

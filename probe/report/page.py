@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from probe.errors import ResultsError
-from probe.report import figures, findings_page, island, numbers, plots, sentence, strips, tables
+from probe.report import causal, figures, findings_page, island, numbers, plots, sentence, strips, tables
 from probe.report.findings_folder import holds_findings, read_findings
 from probe.report.folder import Results, read_results
 from probe.report.html import asset, check_budget, data_uri, environment, script_hash
@@ -80,6 +80,7 @@ def render(results: Results, drawn: dict[str, bytes]) -> bytes:
             tables=tables,
             number=numbers,
             main=results.main,
+            causal_columns=causal.SHOWN,
             best=best,
             strips=[tables.strip(results, i, pieces, best) for i, pieces in enumerate(shown)],
             attention_size=size(len(attention["codes"])),

@@ -1,4 +1,4 @@
-"""The common half of attention studies: measure, test, choose example prompts, put the answer in a sentence."""
+"""The common half of studies of heads: measure, judge, choose example prompts, put the answer in a sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pandas as pd
 import torch
 
 from probe import stats
+from probe.causal.verdict import verdicts
 from probe.data.texts import Dataset
+from probe.runner.legs import causal_method, causal_table, gate_of, outcome
 from probe.runner.results import Example, Result
 from probe.scores.evidence import ALPHA, MOST_PICKED, RANDOM_COPIES, Evidence, evidence
 from probe.scores.rivals import RULES
@@ -18,6 +20,7 @@ from probe.subject import Subject
 from probe.targets import Targets, Unit
 
 N_EXAMPLES = 12
+GROUPS = {False: 0, True: 100}  # random groups to compare the picked heads with, by whether all heads are measured
 
 
 def attention_result(
@@ -26,31 +29,38 @@ def attention_result(
     described: Sequence[Dataset] = (),
     *,
     seed: int,
+    asked: Sequence[Dataset] = (),
+    full: bool = False,
     notes: Sequence[str] = (),
     show: Sequence[str] = (),
 ) -> Result:
-    """Test the heads on `main`, describe them on the others, and gather what a report shows.
+    """Judge the heads on `main` and on each of `asked`, describe them on `described`, gather what a report shows.
 
-    show: items that must be among the examples if they can be measured; the rest are spread over clusters.
+    asked: data sets with questions, where `main` has none. full: measure every head's effect exactly. show: items that
+    must be among the examples if they can be measured; the rest are spread over clusters.
     """
     targets = subject.bind(main)
-    tested = evidence(subject, targets, seed=seed)
+    bound = [targets, *(subject.bind(d) for d in asked)]
+    judged = [verdicts(subject, t, full=full, groups=GROUPS[full], seed=seed) for t in bound]
+    tested = judged[0].attention
     rest = [(d, subject.bind(d)) for d in described]
     more = [evidence(subject, t, seed=seed) for _, t in rest]
     chosen = choose_examples(targets, tested.measurement, show)
     texts = {i.item: i for i in main.items}
     examples = tuple(_example(subject, texts[u.item].text, u, dict(getattr(texts[u.item], "tags", {}))) for u in chosen)
-    excluded = {t.phenomenon: t.exclusions for t in (targets, *(t for _, t in rest)) if t.excluded}
+    excluded = {t.phenomenon: t.exclusions for t in (*bound, *(t for _, t in rest)) if t.excluded}
     return Result(
-        answer=answer(tested, subject),
-        heads=pd.concat([tested.heads, *(e.heads for e in more)], ignore_index=True),
-        rivals=tested.rivals,
+        answer=" ".join([answer(tested, subject), *(outcome(v, subject) for v in judged if v.causal.reason is None)]),
+        heads=pd.concat([*(v.attention.heads for v in judged), *(e.heads for e in more)], ignore_index=True),
+        rivals=pd.concat([v.attention.rivals for v in judged], ignore_index=True),
         examples=examples,
         rows=example_rows(subject, chosen),
-        method=method(tested),
+        method=(*method(tested), *(causal_method(full) if any(v.causal.reason is None for v in judged) else ())),
         notes=(*notes, *_power_note(tested), *_sink_note(targets)),
         excluded=excluded,
-        data=(main, *described),
+        data=(main, *asked, *described),
+        causal=causal_table(judged),
+        gates={v.attention.measured.targets.phenomenon: gate_of(v.causal) for v in judged},
     )
 
 
@@ -91,8 +101,8 @@ def method(found: Evidence) -> tuple[str, ...]:
         "Intervals are 95% BCa bootstrap intervals over clusters (with 20 clusters they cover nearer 91%). q is "
         "Benjamini-Hochberg's over all heads (t-tests on clusters) and exploratory. Word accuracy asks for more: the "
         "most attended of all other words must be one of the target's. Entropy is in nats.",
-        "This is the attention leg of the evidence alone. Attention by itself explains nothing: whether the model's "
-        "answer depends on a head was not measured here.",
+        "That is the attention leg of the evidence. Attention by itself explains nothing: whether the model's answer "
+        "depends on a head is the causal leg's question.",
     )
 
 

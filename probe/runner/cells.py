@@ -27,7 +27,7 @@ from probe.errors import ProbeError, ResultsError
 from probe.models.loading import NAMES
 from probe.runner.findings import FINDINGS, Findings, own_files
 from probe.runner.manifest import DataInfo, Inputs, Manifest, command_of, git_state, inputs_of, key_of, sha256
-from probe.runner.results import FIGURES, FILES, RESULT, Result
+from probe.runner.results import CAUSAL, FIGURES, FILES, RESULT, Result
 
 if TYPE_CHECKING:
     from probe.runner.registry import Study
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # A folder with nothing in it but these, and what `own_files` and its manifest name, may be replaced.
 PAGE = ("report.html", ".report.html.partial")  # the second is left by a report that was killed
-OURS = {*FILES, "manifest.json", *PAGE, "figures", *(f"figures/{name}" for name in FIGURES)}
+OURS = {*FILES, CAUSAL, "manifest.json", *PAGE, "figures", *(f"figures/{name}" for name in FIGURES)}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ CODE = (
     "anatomy",
     "capture",
     "scores",
+    "causal",
     "runner",
     "models",
     "by_hand",

@@ -5,7 +5,9 @@
 <folder>/examples.json      prompts with tokens, query, target, foils (positions), see `Example`
 <folder>/examples.npz       "rows": float32 (example, layer, head, key): attention from the query (mean over its
                             pieces); keys past a prompt's last token are NaN
-<folder>/result.json        answer, method, notes, excluded
+<folder>/causal.parquet     only where a causal leg was measured or tried: one row per phenomenon and head (columns:
+                            phenomenon, verdict, and those of `probe.causal.causal`)
+<folder>/result.json        answer, method, notes, excluded, gates
 <folder>/manifest.json      written last: its presence means the folder is complete
 """
 
@@ -23,6 +25,7 @@ from probe.data.texts import Dataset
 
 RESULT = "result.json"
 FILES = ("heads.parquet", "rivals.parquet", "examples.npz", "examples.json", RESULT)
+CAUSAL = "causal.parquet"
 FIGURES = ("score_map.png", "best_heads.png", "described.png", "example.png")  # what a report adds, in figures/
 
 
@@ -49,7 +52,8 @@ class Result:
 
     answer: the question's answer in one sentence with its number and interval.
     method: paragraphs that say how it was measured. notes: caveats, in full sentences.
-    excluded: phenomenon -> reason -> number of items left out.
+    excluded: phenomenon -> reason -> number of items left out. causal: the causal leg's table, None without one.
+    gates: phenomenon -> what the model answers, and why its heads could not be asked (`probe.runner.legs.gate_of`).
     rows: float32 (example, layer, head, key), as in `examples.npz`. data: the data sets that were measured, for the
     manifest.
     """
@@ -63,6 +67,8 @@ class Result:
     notes: tuple[str, ...] = ()
     excluded: dict[str, dict[str, int]] = field(default_factory=dict)
     data: tuple[Dataset, ...] = ()
+    causal: pd.DataFrame | None = None
+    gates: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> list[str]:
         """Write every file but the manifest into `folder`, which exists; returns the file names."""
@@ -76,6 +82,10 @@ class Result:
             "method": self.method,
             "notes": self.notes,
             "excluded": self.excluded,
+            "gates": self.gates,
         }
         (folder / RESULT).write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
-        return list(FILES)
+        if self.causal is None:
+            return list(FILES)
+        self.causal.to_parquet(folder / CAUSAL, index=False)
+        return [*FILES, CAUSAL]

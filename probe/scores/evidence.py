@@ -78,7 +78,7 @@ def evidence(subject: Subject, targets: Targets, *, seed: int = 0, quiet: bool =
     if not targets.rivals:
         table = _describe(subject, measured, statistic, everything, seed)
         return Evidence(table, _rival_table(targets, {}, everything, seed), measured, everything)
-    test = _measurement_half(targets, seed)
+    test = measurement_half(targets, seed)
     table = _describe(subject, measured, statistic, test, seed)
     rivals = {name: np.array([rival_accuracy(name, u) for u in targets.units]) for name in (*targets.rivals, "chance")}
     _test(table, measured[statistic], rivals, targets, test, seed)
@@ -140,7 +140,7 @@ def _clusters(targets: Targets, chosen: npt.NDArray[np.bool_]) -> list[str]:
     return [u.cluster for u, c in zip(targets.units, chosen, strict=True) if c]
 
 
-def _measurement_half(targets: Targets, seed: int) -> npt.NDArray[np.bool_]:
+def measurement_half(targets: Targets, seed: int) -> npt.NDArray[np.bool_]:
     """Which units are in the measurement half: a random half of the clusters, minimal pairs together."""
     clusters = sorted({u.cluster for u in targets.units})
     if len(clusters) < FEWEST_CLUSTERS:

@@ -8,6 +8,7 @@ from probe.data.texts import Dataset, Labelled, Question, Text
 from probe.errors import DataError, PromptError, SpanError
 from probe.targets import Answer, Direction, Excluded, Positions, Row, Targets, Unit
 from probe.tokens.encoding import Encoded
+from probe.tokens.rules import rows
 
 Encode = Callable[[str], Encoded]
 MOST_REASONS = 3  # named where nothing can be measured
@@ -37,7 +38,7 @@ def bind(dataset: Dataset, encode: Encode, *, is_causal: bool) -> Targets:
             if isinstance(item, Labelled):
                 units.append(_labelled(item, encoded, labelled, encode, is_causal))
             else:
-                units.append(_by_rule(item, encoded[item.item], dataset.rule))
+                units.append(_by_rule(item, encoded[item.item], dataset.rule, is_causal))
         except _NotMeasurable as reason:
             excluded.append(Excluded(item.item, str(reason)))
     if not units:
@@ -133,15 +134,11 @@ def _answer(prompt: Encoded, question: Question, encode: Encode) -> Answer | Non
     return Answer(len(start) - 1, ids[0], tuple(ids[1:]))
 
 
-def _by_rule(item: Text, prompt: Encoded, rule: str | None) -> Unit:
+def _by_rule(item: Text, prompt: Encoded, rule: str | None, is_causal: bool) -> Unit:
     """Every token that has one looks at the position the rule names."""
-    own = [p for p, span in enumerate(prompt.spans) if span is not None]
-    if rule == "previous":
-        rows = tuple(Row((p,), (p - 1,)) for p in own if p - 1 in own)
-    elif rule == "first":
-        rows = tuple(Row((p,), (0,)) for p in own if p > 0)
-    else:
-        raise DataError(f"{item.item} has no labels and its dataset has no rule ({rule!r}).")
-    if not rows:
-        raise _NotMeasurable("the prompt has a single token")
-    return Unit(item.item, item.cluster, prompt.ids, rows, prompt.words)
+    if rule is None:
+        raise DataError(f"{item.item} has no labels and its dataset has no rule.")
+    found = rows(rule, prompt, is_causal=is_causal)
+    if not found:
+        raise _NotMeasurable(f"no token has anywhere to look by the rule {rule!r}")
+    return Unit(item.item, item.cluster, prompt.ids, found, prompt.words)

@@ -88,7 +88,7 @@ def test_answer_question_and_numbers_are_in_the_page(big: Path) -> None:
     assert "Which heads look from a pronoun to its antecedent?" in text
     assert "picks the antecedent in 91.3 % of prompts" in text
     assert f"{best.value:.3f} [{best.low:.3f}, {best.high:.3f}]" in text
-    assert "attention leg: pass" in text
+    assert "✓ pass" in text
     assert "3 of 5 tested (270 in all)" in text
     assert "nearest 0.572" in text
     assert "412 prompts, 20 clusters" in text
@@ -207,8 +207,8 @@ def test_a_run_that_only_describes_has_a_report_without_verdicts(make_folder: Ma
     rewrite(folder, "heads.parquet", heads[heads.phenomenon != "coreference"].to_parquet())
     rewrite(folder, "rivals.parquet", rivals.iloc[:0].to_parquet())
     text = Text(write_report(folder).read_text(encoding="utf-8")).text
-    assert "attention leg: pass" not in text
-    assert "attention leg: fail" not in text
+    assert "✓ pass" not in text
+    assert "✕ fail" not in text
     assert "above every foil" not in text
 
 

@@ -48,7 +48,7 @@ def found(
 
 
 def halves(made: Targets, seed: int = 0) -> np.ndarray:
-    return evidence._measurement_half(made, seed)
+    return evidence.measurement_half(made, seed)
 
 
 def coin(made: Targets) -> np.ndarray:

@@ -360,11 +360,13 @@ def test_position_rules_are_described_by_mass_and_have_no_rivals(minilm: probe.S
 
 def test_a_text_of_a_single_token_has_no_previous_and_is_counted(smollm2: probe.Subject) -> None:
     targets = smollm2.bind(probe.data.previous_token((*TEXTS, Text("t3", "t3", "cat"))))
-    assert [(e.item, e.reason) for e in targets.excluded] == [("t3", "the prompt has a single token")]
+    assert [(e.item, e.reason) for e in targets.excluded] == [
+        ("t3", "no token has anywhere to look by the rule 'previous'")
+    ]
 
 
 def test_texts_without_labels_or_rule_are_an_error(smollm2: probe.Subject) -> None:
-    with pytest.raises(DataError, match=r"t1 has no labels and its dataset has no rule \(None\)\."):
+    with pytest.raises(DataError, match=r"t1 has no labels and its dataset has no rule\."):
         smollm2.bind(dataset(*TEXTS))
 
 

@@ -1,0 +1,117 @@
+"""Lost in the middle, in numbers: what is answered as the asked-for fact moves through its list (Liu et al. 2023).
+
+Lists are the clusters, and every list is asked about at every index, so that indices are compared within lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.special import logsumexp
+from scipy.stats import mannwhitneyu
+
+from probe import stats
+from probe.causal.behaviour import candidate_scores
+from probe.data.texts import Dataset, Labelled
+from probe.errors import DataError
+from probe.scores.measure import measure
+from probe.subject import Subject
+from probe.targets import Targets
+
+Array = npt.NDArray[np.float64]
+FEWEST = 5  # right and wrong answers at an index, for an AUC there
+
+
+def answers(subject: Subject, dataset: Dataset) -> pd.DataFrame:
+    """One row a question: item, list, n, phrasing, index, correct (1 where the value asked for is the likeliest of
+    those in the list; a tie counts as a share), log_p (nats: its log-probability among those values).
+    """
+    tags = {i.item: i.tags for i in dataset.items if isinstance(i, Labelled)}
+    units = subject.bind(dataset).units
+    rows = []
+    for unit, scores in zip(units, candidate_scores(subject, units), strict=True):
+        own = tags[unit.item]
+        best = scores.max()
+        correct = float(scores[0] == best) / int((scores == best).sum())
+        log_p = float(scores[0] - logsumexp(scores))
+        rows.append((unit.item, unit.cluster, int(own["n"]), own["phrasing"], int(own["index"]), correct, log_p))
+    return pd.DataFrame(rows, columns=["item", "list", "n", "phrasing", "index", "correct", "log_p"])
+
+
+def question_effect(subject: Subject, asked: Dataset, absent: Dataset) -> pd.DataFrame:
+    """How much the question adds: the log-probability of each value among those in the list, minus what it is when the
+    question is about a name that is not there. One row a question: list, n, phrasing, index, effect (nats), bias (the
+    log-probability without the name).
+
+    absent: the same lists with `absent=True`. Raises DataError where a list is in one of them only.
+    """
+    without: dict[str, Array] = {}
+    units = subject.bind(absent).units
+    for unit, scores in zip(units, candidate_scores(subject, units), strict=True):
+        without[unit.cluster] = scores - logsumexp(scores)  # its candidates are in the order of the list
+    found = answers(subject, asked)
+    if missing := set(found["list"]) - set(without):
+        raise DataError(f"{sorted(missing)[0]} is asked about, but not without its names.")
+    bias = [float(without[name][index]) for name, index in zip(found["list"], found["index"], strict=True)]
+    effect = found["log_p"] - np.array(bias)
+    return found[["list", "n", "phrasing", "index"]].assign(effect=effect, bias=bias)
+
+
+def curve(table: pd.DataFrame, column: str, *, seed: int = 0) -> pd.DataFrame:
+    """Mean of a column by n, phrasing and index, with its 95 % interval over lists: n, phrasing, index, value, low,
+    high, lists.
+    """
+    rows = []
+    for (n, phrasing, index), part in table.groupby(["n", "phrasing", "index"], sort=True):
+        grouped = stats.by_cluster(part[column].to_numpy(dtype=np.float64)[None], list(part["list"]))
+        low, high = stats.interval(grouped, seed=seed)
+        rows.append((n, phrasing, index, float(grouped.overall[0]), float(low[0]), float(high[0]), len(grouped.counts)))
+    return pd.DataFrame(rows, columns=["n", "phrasing", "index", "value", "low", "high", "lists"])
+
+
+def ends(table: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.DataFrame:
+    """Primacy (first index minus the mean of the inner ones), recency (last minus inner) and the U-index, the smaller
+    of the two, by n and phrasing; paired within lists.
+
+    Columns: n, phrasing, primacy, primacy_low, primacy_high, recency, ..., u, p_u (both ends above the middle: the
+    larger of two sign-flip p), p_holm (over the rows), lists. Raises DataError for fewer than three indices.
+    """
+    rows = []
+    for (n, phrasing), part in table.groupby(["n", "phrasing"], sort=True):
+        wide = part.pivot(index="list", columns="index", values=column).dropna()
+        if wide.shape[1] < 3:
+            raise DataError(f"n={n}: a middle takes at least three indices, there are {wide.shape[1]}.")
+        inner = wide.iloc[:, 1:-1].mean(axis=1)
+        both = np.stack([wide.iloc[:, 0] - inner, wide.iloc[:, -1] - inner])
+        grouped = stats.by_cluster(both, list(wide.index))
+        low, high = stats.interval(grouped, seed=seed)
+        p = float(stats.sign_flip(grouped.weighted, seed=seed).max())
+        means = grouped.overall
+        spread = [float(v) for at in (0, 1) for v in (means[at], low[at], high[at])]
+        rows.append((n, phrasing, *spread, float(means.min()), p, len(wide)))
+    names = [f"{end}{part}" for end in ("primacy", "recency") for part in ("", "_low", "_high")]
+    made = pd.DataFrame(rows, columns=["n", "phrasing", *names, "u", "p_u", "lists"])
+    made.insert(len(made.columns) - 1, "p_holm", stats.holm(made["p_u"].to_numpy()))
+    return made
+
+
+def mass_on_gold(subject: Subject, targets: Targets) -> Array:
+    """(layer, head, unit): attention from where the answer is produced to the value asked for."""
+    return measure(subject, targets)["target"]
+
+
+def within_index_auc(mass: Array, correct: Sequence[float], index: Sequence[int]) -> Array:
+    """(layer, head): how well the mass on gold tells right answers from wrong ones *at the same index*: the mean over
+    indices with at least `FEWEST` of each; 0.5 says nothing. Pooled over indices it would tell the index. NaN without
+    any such index.
+    """
+    right, at = np.asarray(correct) > 0.5, np.asarray(index)
+    areas = []
+    for one in np.unique(at):
+        won, lost = mass[..., (at == one) & right], mass[..., (at == one) & ~right]
+        if min(won.shape[-1], lost.shape[-1]) >= FEWEST:
+            areas.append(mannwhitneyu(won, lost, axis=-1).statistic / (won.shape[-1] * lost.shape[-1]))
+    return np.mean(areas, axis=0) if areas else np.full(mass.shape[:-1], np.nan)

@@ -1,0 +1,155 @@
+"""What a head's effect is measured against: other heads that write as much, and text that has nothing to do with it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from probe import data
+from probe.capture.batch import make_batch
+from probe.capture.capture import Capture
+from probe.capture.edit import Edit, Where
+from probe.causal.readout import asked, contrast, run_rows, scores_of
+from probe.causal.sweep import Array, Heads, mean_z
+from probe.subject import Subject
+from probe.targets import Positions, Unit
+
+MATCHED = 20  # heads that a head is compared with
+NORM_PROMPTS = 64
+UNRELATED_TEXTS = 24
+
+Head = tuple[int, int]
+
+
+def output_norms(subject: Subject, units: Sequence[Unit]) -> Array:
+    """(layer, head): the mean length of what each head writes to the stream at the rows where answers are read, over at
+    most `NORM_PROMPTS` prompts.
+    """
+    prompts = asked(subject, units, most=1)[:NORM_PROMPTS]
+    rows = [[p.rows[0]] for p in prompts]
+    total = np.zeros((subject.n_layers, subject.n_heads))
+    for _, seen in subject.captured([p.ids for p in prompts], ["result"], rows=rows, batch_size=16):
+        for layer in range(subject.n_layers):
+            total[layer] += seen["result", layer].float().norm(dim=-1).sum((0, 1)).cpu().numpy()
+    return np.asarray(total / len(prompts))
+
+
+def matched(norms: Array, head: Head, others: Heads, n: int = MATCHED) -> list[Head]:
+    """The n of the other heads whose output norm is nearest to the head's, by ratio."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(norms)
+    own = logs[head]
+    # Heads that write nothing are as far from one that writes as can be.
+    return sorted(others, key=lambda h: (abs(logs[h] - own) if np.isfinite(logs[h] - own) else np.inf, h))[:n]
+
+
+def unrelated(subject: Subject, task: str, seed: int = 0) -> list[Positions]:
+    """Token ids of texts that do not ask what the task asks: plain English, or the synthetic language's other tasks."""
+    if subject.language != "synthetic":
+        return [subject.encode(text).ids for text in data.PLAIN[:UNRELATED_TEXTS]]
+    rng = random.Random(seed)
+    others = [t for t in data.language.tasks() if t != task]
+    return [subject.encode(data.language.draw(rng, others)).ids for _ in range(UNRELATED_TEXTS)]
+
+
+def losses_without(subject: Subject, heads: Heads, texts: Sequence[Positions]) -> dict[Head, float]:
+    """How much the loss on the texts (nats per token) grows when a head's z is its mean over those texts."""
+    if not subject.is_causal:
+        return {}
+    mean = mean_z(subject, texts)
+
+    def loss(edits: Sequence[Edit]) -> float:
+        total, n = 0.0, 0
+        for batch, seen in subject.captured(texts, ["logits"], edits=edits, batch_size=len(texts)):
+            logits = seen["logits"][:, :-1].float()
+            ids = batch.inputs["input_ids"][:, 1:].masked_fill(batch.inputs["attention_mask"][:, 1:] == 0, -100)
+            total += float(F.cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="sum"))
+            n += int((ids != -100).sum())
+        return total / n
+
+    plain = loss(())
+    found = {}
+    for layer, head in heads:
+        value = mean[layer, head]
+        edit = Edit("z", layer, lambda part, _, value=value: value.to(part).expand_as(part), heads=(head,), what="mean")
+        found[layer, head] = loss([edit]) - plain
+    return found
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Heads knocked out together. lost: nats of the answer, mean over units; random: the same for random groups of as
+    many heads, matched one by one on output norm; singly: the sum of what each head costs by itself.
+    """
+
+    heads: tuple[Head, ...]
+    lost: float
+    random: Array
+    singly: float
+
+    @property
+    def limit(self) -> float:
+        """The 95th percentile of random groups."""
+        return float(np.percentile(self.random, 95))
+
+
+def knock_out_group(
+    subject: Subject, units: Sequence[Unit], heads: Heads, norms: Array, *, groups: int = 100, seed: int = 0
+) -> Groups:
+    """Mean-ablate heads together, and `groups` random groups matched on output norm, none of the heads among them."""
+    rng = random.Random(seed)
+    every = [(layer, head) for layer in range(subject.n_layers) for head in range(subject.n_heads)]
+    others = [h for h in every if h not in heads]
+    drawn: list[tuple[Head, ...]] = []
+    for _ in range(groups):
+        group: list[Head] = []
+        for head in heads:
+            left = [h for h in others if h not in group]
+            if left:
+                group.append(rng.choice(matched(norms, head, left)))
+        drawn.append(tuple(group))
+    sets = [tuple(heads), *drawn, *((h,) for h in heads)]
+    lost = _losses(subject, units, sets)
+    return Groups(tuple(heads), lost[0], np.array(lost[1 : 1 + groups]), float(sum(lost[1 + groups :])))
+
+
+def _losses(subject: Subject, units: Sequence[Unit], groups: Sequence[Heads]) -> list[float]:
+    """Nats of the answer that each group of heads costs when its z are their means, mean over units."""
+    prompts = sorted(asked(subject, units, most=1), key=lambda p: len(p.ids))
+    mean = mean_z(subject, [p.ids for p in prompts])
+    totals = np.zeros(len(groups) + 1)  # the first: nothing knocked out
+    rows_of = [(), *groups]
+    for prompt in prompts:
+        per_batch = max(1, 2048 // len(prompt.ids))
+        for start in range(0, len(rows_of), per_batch):
+            some = rows_of[start : start + per_batch]
+            batch = make_batch(subject.anatomy, [prompt.ids] * len(some), range(len(some)))
+            seen = Capture(subject.anatomy, edits=_means(some, mean), frames=batch.frames)
+            logits = run_rows(subject, batch, prompt.rows, seen)
+            scores = scores_of(logits, prompt.rows, [prompt] * len(some))
+            totals[start : start + len(some)] += [float(contrast(s)) for s in scores]
+    n = len({p.unit for p in prompts})
+    return [float((totals[0] - t) / n) for t in totals[1:]]
+
+
+def _means(groups: Sequence[Heads], mean: Tensor) -> list[Edit]:
+    """One edit a layer: in row i, the heads of group i have their mean z."""
+    edits = []
+    for layer in sorted({layer for group in groups for layer, _ in group}):
+        hit = torch.zeros(len(groups), mean.shape[1], dtype=torch.bool)
+        for row, group in enumerate(groups):
+            for at, head in group:
+                if at == layer:
+                    hit[row, head] = True
+
+        def change(part: Tensor, where: Where, hit: Tensor = hit, value: Tensor = mean[layer]) -> Tensor:
+            return torch.where(hit[where.prompts][:, None, :, None], value.to(part), part)
+
+        edits.append(Edit("z", layer, change, what="mean"))
+    return edits

@@ -1,0 +1,280 @@
+"""Every head changed in turn, on every prompt: exactly, by running the model with the change.
+
+Changes of one layer are made in one batch, each row of it with another head, and the layers below are not run again
+(`probe.capture.prefix`): about half a forward pass a head and prompt.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from probe.capture.batch import make_batch
+from probe.capture.capture import Capture
+from probe.capture.edit import Change, Edit, Where
+from probe.capture.prefix import Prefix
+from probe.causal.readout import Asked, asked, contrast, run_rows, scores_of
+from probe.errors import ProbeError, UnknownName
+from probe.subject import Subject
+from probe.targets import Positions, Unit
+from probe.tty import progress
+
+KINDS = {
+    "patch": "the head's z is what it is on the minimal pair's other prompt; nats lost",
+    "restore": "on the other prompt, the head's z is what it is on this one; nats won back",
+    "pattern": "the head's attention pattern is what it is on the other prompt; nats lost",
+    "mean": "the head's z is its mean over all positions of all prompts measured; nats lost",
+    "resample": "the head's z is what it is on another prompt, drawn at random; nats lost",
+    "edge": "the head cannot look from the query to the target; nats lost",
+}
+PAIRED = ("patch", "restore", "pattern")
+TOKENS_PER_BATCH = 4096
+
+Array = npt.NDArray[np.float64]
+Heads = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """clean, swapped: log p(right) - log p(wrong) of each unit on its prompt and on its minimal pair's, nats; NaN where
+    there is none. values: kind of change -> (layer, head, unit) nats, positive where the head works for the right
+    answer; NaN where it was not measured.
+    """
+
+    clean: Array
+    swapped: Array
+    values: dict[str, Array]
+
+
+def sweep(
+    subject: Subject,
+    units: Sequence[Unit],
+    kinds: Iterable[str] = ("patch",),
+    *,
+    heads: Heads | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Effects:
+    """The exact effect of changing each head by itself, at all positions, on what the model answers.
+
+    kinds: keys of `KINDS`; those of `PAIRED` are NaN for units without an aligned minimal pair. heads: (layer, head)
+    of those to measure; default all. seed: draws the other prompts of "resample".
+    Raises UnknownName, ProbeError if no unit has an answer, UnsupportedModel for models without heads in every layer.
+    """
+    kinds = tuple(kinds)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UnknownName.of("kind of change", kind, KINDS)
+    subject.anatomy.check_even()
+    prompts = asked(subject, units, most=1)
+    if not prompts:
+        raise ProbeError("none of the units has a question, so there is no answer to watch.")
+    wanted: dict[int, list[int]] = {}
+    for layer, head in sorted(set(heads) if heads is not None else _all(subject)):
+        wanted.setdefault(layer, []).append(head)
+    shape = subject.n_layers, subject.n_heads, len(units)
+    clean, swapped = np.full(len(units), np.nan), np.full(len(units), np.nan)
+    values = {kind: np.full(shape, np.nan) for kind in kinds}
+    mean = mean_z(subject, [p.ids for p in prompts]) if "mean" in kinds else None
+    most_heads = max(map(len, wanted.values()), default=1)
+    draws, resumes = random.Random(seed), None
+    for chosen in progress(list(_batches(prompts, most_heads)), f"heads of {subject.name}", quiet=quiet):
+        part = _Part(subject, [prompts[i] for i in chosen], units, mean, resumes)
+        resumes = part.own.prefix.works
+        part.draw([p.ids for p in prompts], draws if "resample" in kinds else None)
+        _add(clean, part.numbers, part.own.contrasts)
+        if part.other is not None:
+            _add(swapped, part.numbers, part.other.contrasts)
+        for kind in kinds:
+            if kind in PAIRED and part.other is None:
+                continue
+            for layer, those in wanted.items():
+                found = part.effects(kind, layer, those)
+                for at, head in enumerate(those):
+                    _add(values[kind][layer, head], part.numbers, found[:, at])
+    return Effects(clean, swapped, values)
+
+
+def mean_z(subject: Subject, prompts: Sequence[Positions], batch_size: int = 16) -> Tensor:
+    """(layer, head, d_head): the mean of z over every position of every prompt."""
+    total, n = torch.zeros(()), 0
+    for batch, seen in subject.captured(prompts, ["z"], batch_size=batch_size):
+        real = batch.inputs["attention_mask"].bool()
+        z = torch.stack([seen["z", layer][real].double().sum(0) for layer in range(subject.n_layers)])
+        total, n = total + z, n + int(real.sum())
+    return (total / n).float()
+
+
+class _Pass:
+    """A batch of prompts, run once: its z (layer by layer), patterns, contrasts, and the means to resume it."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        prompts: Sequence[Asked],
+        ids: Sequence[Positions],
+        sites: Sequence[str],
+        resumes: bool | None,
+    ) -> None:
+        self.ids, rows = ids, _rows(prompts)
+        batch = make_batch(subject.anatomy, ids, range(len(ids)))
+        self.prefix = Prefix(subject.anatomy, works=resumes is True)
+        self.seen = Capture(subject.anatomy, sites, frames=batch.frames)
+        with self.prefix.recorded(len(ids)):
+            logits = run_rows(subject, batch, rows, self.seen)
+        if resumes is None:
+            self.prefix.check(batch.inputs)
+        self.contrasts: Array = np.array([float(contrast(s)) for s in scores_of(logits, rows, prompts)])
+
+
+class _Part:
+    """One batch of prompts, with what its heads can be given instead of their own."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        prompts: Sequence[Asked],
+        units: Sequence[Unit],
+        mean: Tensor | None,
+        resumes: bool | None,
+    ) -> None:
+        self.subject, self.prompts, self.mean = subject, prompts, mean
+        self.units = [units[p.unit] for p in prompts]
+        self.numbers = [p.unit for p in prompts]
+        self.own = _Pass(subject, prompts, [p.ids for p in prompts], ["z"], resumes)
+        self.other: _Pass | None = None
+        pairs = [p.swapped for p in prompts if p.swapped is not None]
+        if len(pairs) == len(prompts):  # batches hold prompts that have one, or that have none
+            self.other = _Pass(subject, prompts, pairs, ["z", "pattern"], self.own.prefix.works)
+        self.donors: list[Tensor] = []
+
+    def draw(self, ids: Sequence[Positions], draws: random.Random | None) -> None:
+        """Choose another prompt for each, and read its z: (layer) of (prompt, pos, head, d_head)."""
+        if draws is None:
+            return
+        others = []
+        for prompt in self.prompts:
+            fitting = [i for i in ids if i != prompt.ids] or [prompt.ids]
+            others.append(draws.choice(fitting))
+        longest = max(len(p.ids) for p in self.prompts)
+        for batch, seen in self.subject.captured(others, ["z"], batch_size=len(others)):
+            # Where the other prompt ends sooner, it begins again.
+            at = torch.tensor([[p % n for p in range(longest)] for n in batch.lengths])
+            rows = torch.arange(len(others)).unsqueeze(1)
+            self.donors = [seen["z", layer][rows, at] for layer in range(self.subject.n_layers)]
+
+    def effects(self, kind: str, layer: int, heads: Sequence[int]) -> Array:
+        """(prompt, head) nats."""
+        base = self.own
+        if kind == "restore":
+            assert self.other is not None
+            base = self.other
+        pairs = [(p, h) for p in range(len(self.prompts)) for h in heads]
+        who, head = torch.tensor(pairs).T
+        batch = make_batch(self.subject.anatomy, [base.ids[p] for p, _ in pairs], range(len(pairs)))
+        site, change = self._change(kind, layer, who, head)
+        seen = Capture(self.subject.anatomy, edits=[Edit(site, layer, change, what=kind)], frames=batch.frames)
+        prompts = [self.prompts[p] for p, _ in pairs]
+        rows = _rows(prompts)
+        with ExitStack() as resumed:
+            resumed.enter_context(base.prefix.resumed(layer, who.tolist()))
+            logits = run_rows(self.subject, batch, rows, seen)
+        edited: Array = np.array([float(contrast(s)) for s in scores_of(logits, rows, prompts)])
+        edited = edited.reshape(len(self.prompts), len(heads))
+        return edited - base.contrasts[:, None] if kind == "restore" else base.contrasts[:, None] - edited
+
+    def _change(self, kind: str, layer: int, who: Tensor, head: Tensor) -> tuple[str, Change]:
+        """The site, and how row i of a batch is changed: at `head[i]`, with what belongs to prompt `who[i]`."""
+        if kind == "edge":
+            return "scores", self._cut(who, head)
+        if kind == "pattern":
+            assert self.other is not None
+            pattern = self.other.seen["pattern", layer]
+
+            def look(part: Tensor, where: Where) -> Tensor:
+                new, mine = part.clone(), torch.arange(len(part))
+                assert where.keys is not None
+                real = where.keys >= 0
+                source = pattern[who[where.prompts], head[where.prompts]][:, where.rows][:, :, where.keys[real]]
+                rows = new[mine, head[where.prompts]]
+                rows[..., real] = source.to(new)
+                new[mine, head[where.prompts]] = rows
+                return new
+
+            return "pattern", look
+        given = self._given(kind, layer)
+
+        def put(part: Tensor, where: Where) -> Tensor:
+            new, mine = part.clone(), torch.arange(len(part))
+            at = head[where.prompts]
+            if given.dim() == 2:
+                new[mine, :, at] = given[at].unsqueeze(1).to(new)
+            else:
+                new[mine, :, at] = given[who[where.prompts], :, at][:, where.rows].to(new)
+            return new
+
+        return "z", put
+
+    def _given(self, kind: str, layer: int) -> Tensor:
+        """(prompt, pos, head, d_head), or (head, d_head) for every prompt and position."""
+        if kind == "mean":
+            assert self.mean is not None
+            return self.mean[layer]
+        if kind == "resample":
+            return self.donors[layer]
+        source = self.own if kind == "restore" else self.other
+        assert source is not None
+        return source.seen["z", layer]
+
+    def _cut(self, who: Tensor, head: Tensor) -> Change:
+        """Scores from the query to the target become those of masked cells."""
+
+        def change(part: Tensor, where: Where) -> Tensor:
+            new = part.clone()
+            assert where.keys is not None
+            for i, number in enumerate(where.prompts.tolist()):
+                for row in self.units[int(who[number])].rows:
+                    queries = torch.isin(where.rows, torch.tensor(row.query))
+                    keys = torch.isin(where.keys, torch.tensor(row.target))
+                    cells = queries.unsqueeze(1) & keys.unsqueeze(0)
+                    new[i, int(head[number])][cells] = torch.finfo(new.dtype).min
+            return new
+
+        return change
+
+
+def _rows(prompts: Sequence[Asked]) -> Positions:
+    """Every position at which one of the prompts is read; prompts are padded on the right."""
+    return tuple(sorted({row for p in prompts for row in p.rows}))
+
+
+def _all(subject: Subject) -> list[tuple[int, int]]:
+    return [(layer, head) for layer in range(subject.n_layers) for head in range(subject.n_heads)]
+
+
+def _batches(prompts: Sequence[Asked], heads: int) -> Iterator[list[int]]:
+    """Indices of prompts of like length, those with a minimal pair apart from those without."""
+    order = sorted(range(len(prompts)), key=lambda i: (prompts[i].swapped is None, len(prompts[i].ids), i))
+    batch: list[int] = []
+    for i in order:
+        size = (len(batch) + 1) * len(prompts[i].ids) * heads
+        apart = batch and (prompts[batch[0]].swapped is None) != (prompts[i].swapped is None)
+        if batch and (size > TOKENS_PER_BATCH or apart):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _add(into: Array, units: Sequence[int], values: Array) -> None:
+    """Add up the parts of each unit; NaN stands for nothing yet."""
+    for unit, value in zip(units, values, strict=True):
+        into[unit] = value if np.isnan(into[unit]) else into[unit] + value

@@ -1,0 +1,28 @@
+"""Plain English, written for this project: text that asks nothing, to see what else a change to a model breaks."""
+
+PLAIN = (
+    "The river rose quietly during the night, and by morning the lower fields were under water.",
+    "Bread needs only four things: flour, water, salt and time, and most of it is time.",
+    "A good map leaves out almost everything, which is why it can be folded and carried in a pocket.",
+    "In the north of the country winters are long, and houses are painted in bright colours.",
+    "The committee will meet again in October to decide where the new library should be built.",
+    "Most birds can turn their heads much further than people can, because their necks have more bones.",
+    "He wrote the letter twice, once in pencil and once in ink, and then he did not send it.",
+    "Copper turns green in the open air, as the roofs of many old churches show.",
+    "The train left at noon and reached the coast a little before six, in heavy rain.",
+    "To find the area of a triangle, multiply its base by its height and divide the result by two.",
+    "At the market there were baskets of apples, jars of honey and a man who repaired clocks.",
+    "The first version of the program was slow, but it gave the right answer every time.",
+    "Tides are caused by the pull of the moon, and to a smaller degree by that of the sun.",
+    "She learned to swim in a lake so cold that nobody stayed in it for more than a minute.",
+    "The museum is closed on Mondays; on other days it opens at ten and closes at five.",
+    "Small firms often grow quickly at first, and then find that growing is harder than starting.",
+    "When the wind comes from the sea, the whole town smells of salt and fish.",
+    "A violin has four strings, and a player can change their pitch by pressing them to the board.",
+    "They planted two rows of trees along the road, so that one day it would lie in the shade.",
+    "The old bridge was built of stone, without mortar, and has been standing for six hundred years.",
+    "Sound travels faster in water than in air, and faster still in steel.",
+    "After the storm the sky cleared, and the last boats came back into the harbour one by one.",
+    "The recipe asks for two eggs, a cup of sugar and the juice of half a lemon.",
+    "Few people remember who came second, unless the race was very close.",
+)

@@ -1,0 +1,118 @@
+"""The causal leg as the page shows it: what the model answers, and the heads that were changed, with their verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from probe.errors import ResultsError
+from probe.report.numbers import count, fixed, interval, p_value
+
+NUMBERS = (
+    "screen", "patch", "pattern", "mean", "resample", "edge", "low", "high", "share", "limit", "norm",
+    "unrelated_loss", "p", "p_holm",
+)  # fmt: skip
+COLUMNS = ("phenomenon", "verdict", "layer", "head", "picked", "tested", "passed", "n_units", "n_clusters", *NUMBERS)
+SHOWN = (
+    "patched, nats", "95 % interval", "share", "matched heads, 95th pct", "Holm p", "pattern only",
+    "mean-ablated", "resampled", "edge cut", "unrelated text",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One head that was tested. kind: "pass", "fail" or "" for the mark."""
+
+    label: str
+    link: str
+    verdict: str
+    kind: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Leg:
+    """The causal leg of one phenomenon. summary: of the verdict table. gate: what the model answers, a sentence.
+    group: the heads knocked out together, a sentence, or "".
+    """
+
+    phenomenon: str
+    reason: str | None
+    passed: bool
+    summary: str
+    gate: str
+    group: str
+    rows: tuple[Row, ...]
+    sample: str
+
+
+def legs(table: pd.DataFrame, gates: dict[str, Any], path: Path) -> dict[str, Leg]:
+    """Phenomenon -> its leg. table: causal.parquet."""
+    found = {}
+    for name in dict.fromkeys(str(p) for p in table["phenomenon"]):
+        if not isinstance(gates.get(name), dict):
+            raise ResultsError(f"{path} has rows of {name!r}, which result.json has no gate for.")
+        found[name] = _leg(name, table[table["phenomenon"] == name], gates[name])
+    return found
+
+
+def _leg(name: str, table: pd.DataFrame, gate: dict[str, Any]) -> Leg:
+    reason = gate.get("reason")
+    tested = table[table["tested"]].sort_values(["passed", "patch"], ascending=False, kind="stable")
+    counts = {v: int((tested["verdict"] == v).sum()) for v in ("supported", "causal only", "attention only")}
+    n_passed = int(tested["passed"].sum())
+    return Leg(
+        phenomenon=name,
+        reason=None if reason is None else str(reason),
+        passed=n_passed > 0,
+        summary=", ".join(f"{n} {v}" for v, n in counts.items() if n) or "none supported",
+        gate=_gate(gate),
+        group=_together(gate.get("group")),
+        rows=tuple(_row(name, r) for r in tested.to_dict("records")),
+        sample=f"{count(int(table['n_units'].max()), 'prompt')}, {count(int(table['n_clusters'].max()), 'cluster')}",
+    )
+
+
+def _row(name: str, row: dict[Any, Any]) -> Row:
+    label = f"{row['layer']}.{row['head']}"
+    cells = (
+        fixed(row["patch"], 2),
+        interval(row["low"], row["high"]),
+        fixed(row["share"], 2),
+        fixed(row["limit"], 2),
+        p_value(row["p_holm"]),
+        *(fixed(row[kind], 2) for kind in ("pattern", "mean", "resample", "edge")),
+        fixed(row["unrelated_loss"]),
+    )
+    link = f"#head={label}&phenomenon={quote(name, safe='')}"
+    return Row(label, link, str(row["verdict"]), "pass" if row["passed"] else "fail", cells)
+
+
+def _gate(gate: dict[str, Any]) -> str:
+    if gate.get("accuracy") is None:
+        return ""
+    said = (
+        f"The model’s accuracy is {fixed(gate['accuracy'], 2)} {interval(gate['accuracy_low'], gate['accuracy_high'])} "
+        f"on {count(gate['n_units'], 'question')} (chance {fixed(gate['chance'], 2)})"
+    )
+    if gate.get("paired") is None:
+        return f"{said}; no item has an aligned minimal pair."
+    return (
+        f"{said}; swapping the cue moves its answer by {fixed(gate['paired'], 2)} nats "
+        f"{interval(gate['paired_low'], gate['paired_high'])} ({count(gate['n_pairs'], 'prompt')} with an aligned "
+        "minimal pair)."
+    )
+
+
+def _together(group: dict[str, Any] | None) -> str:
+    if not group:
+        return ""
+    return (
+        f"Mean-ablated together, the heads {', '.join(group['heads'])} cost the answer {fixed(group['lost'], 2)} nats; "
+        f"singly, they cost {fixed(group['singly'], 2)} nats in sum. Of {group['n_random']} random groups matched on "
+        f"the length of what they write, the 95th percentile is {fixed(group['limit'], 2)} nats."
+    )

@@ -1,0 +1,290 @@
+"""Lost in the middle: is the model worse at facts in the middle of its prompt, and which heads find them?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import probe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
+
+    from probe.causal.controls import Groups
+    from probe.data.texts import Dataset
+    from probe.subject import Subject
+
+CHAT = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
+LISTS = {"quick": 12, "full": 60}
+SIZES: dict[str, dict[int, tuple[int, ...]]] = {
+    "quick": {5: (0, 1, 2, 3, 4), 15: (0, 3, 7, 11, 14)},
+    "full": {5: (0, 1, 2, 3, 4), 10: (0, 2, 4, 5, 7, 9), 20: (0, 3, 6, 10, 13, 16, 19)},
+}
+HEADS_LISTS = {"quick": 24, "full": 100}
+GROUPS = {"quick": (10, 20), "full": (100, 40)}  # random groups, and questions they are knocked out on
+KNOCKED = 10
+SHOWN = 6
+
+
+class Watched(NamedTuple):
+    """What heads do on one set of lists. mass: (layer, head, question). answers: `probe.causal.by_index.answers`.
+    auc: (layer, head). held: which questions were not used to choose heads.
+    """
+
+    mass: npt.NDArray[np.float64]
+    answers: pd.DataFrame
+    auc: npt.NDArray[np.float64]
+    held: npt.NDArray[np.bool_]
+    chosen: list[tuple[int, int]]
+    groups: Groups
+
+
+@probe.study(models=("smollm2",))
+def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.Findings:
+    """Is what lies in the middle of a prompt lost?
+
+    Lists of facts, one of them asked for, at every place; three phrasings. A model with a chat format is asked in it.
+    """
+    import pandas as pd
+
+    from probe.causal import by_index
+    from probe.data.buried import PHRASINGS
+
+    sets = [
+        (lists_of(subject, n, LISTS[profile], indices, phrasing, seed), n, phrasing)
+        for n, indices in SIZES[profile].items()
+        for phrasing in PHRASINGS
+    ]
+    found = pd.concat([by_index.answers(subject, asked) for asked, _, _ in sets], ignore_index=True)
+    effects = pd.concat(
+        [
+            by_index.question_effect(
+                subject, asked, lists_of(subject, n, LISTS[profile], None, phrasing, seed, absent=True)
+            )
+            for asked, n, phrasing in sets
+        ],
+        ignore_index=True,
+    )
+    seen = watch(subject, profile, seed)
+    ends = by_index.ends(found, seed=seed)
+    return probe.Findings(
+        answer=answer(subject, ends, seen),
+        sections=(
+            curve_section(found, ends, seed),
+            effect_section(effects, seed),
+            head_section(seen, seed),
+        ),
+        method=(
+            "Forced choice among the values in the list: an answer is right if the value asked for is the likeliest of "
+            "them, every token counted; chance is 1 / n. Every list is asked about at each index shown, so that "
+            "indices are compared within lists. Intervals are 95 % bootstrap intervals over lists.",
+            "Primacy is the first index minus the mean of the inner ones, recency the last minus those; the U-index is "
+            "the smaller of the two, and its p the larger of their sign-flip p, Holm-corrected over sizes and "
+            "phrasings. A U needs both.",
+            "The question effect sets the log-probability of each value beside what it is when the question names "
+            "someone who is not in the list: what is left is what the question retrieves, not what the model says "
+            "anyway.",
+            f"Heads are chosen on half of the lists by their attention from the position that answers to the value "
+            f"asked for, and measured on the other half. Knocked out are {KNOCKED} of them together (z replaced by its "
+            "mean), against random groups matched on the length of what they write.",
+        ),
+        notes=(
+            "Whether there is a U depends on the prompt, as the phrasings show; this is one small model.",
+            "A head's attention is larger where answers are better, at the ends; the AUC compares right and wrong "
+            "answers at the same index, which position cannot explain.",
+        ),
+        data=tuple(asked for asked, _, _ in sets),
+    )
+
+
+def lists_of(
+    subject: Subject,
+    n: int,
+    lists: int,
+    indices: Sequence[int] | None,
+    phrasing: str,
+    seed: int,
+    *,
+    absent: bool = False,
+) -> Dataset:
+    """Lists whose names and things are one token each for this model."""
+
+    def fits(word: str) -> bool:
+        return len(subject.tokenizer(f" {word}", add_special_tokens=False).input_ids) == 1
+
+    chat = CHAT if CHAT[0].split("\n")[0] in subject.tokenizer.get_vocab() else ("", " ")
+    return probe.data.buried(
+        n, lists=lists, indices=indices, phrasing=phrasing, fits=fits, chat=chat, absent=absent, seed=seed
+    )
+
+
+def watch(subject: Subject, profile: str, seed: int) -> Watched:
+    """Attention to the value asked for, among five facts: which heads, and does it go with right answers?"""
+    import numpy as np
+
+    from probe.causal import by_index
+    from probe.causal.controls import knock_out_group, output_norms
+
+    asked = lists_of(subject, 5, HEADS_LISTS[profile], None, "market", seed + 1)
+    targets = subject.bind(asked)
+    found = by_index.answers(subject, asked)
+    mass = by_index.mass_on_gold(subject, targets)
+    names = sorted(set(found["list"]))
+    held = found["list"].isin(names[1::2]).to_numpy()
+    first = mass[..., ~held].mean(-1)
+    order = np.argsort(-first.ravel(), kind="stable")[:KNOCKED]
+    chosen = [(int(i) // subject.n_heads, int(i) % subject.n_heads) for i in order]
+    units = [u for u, h in zip(targets.units, held, strict=True) if h]
+    norms = output_norms(subject, units)
+    n_groups, n_questions = GROUPS[profile]
+    groups = knock_out_group(subject, units[:n_questions], chosen, norms, groups=n_groups, seed=seed)
+    auc = by_index.within_index_auc(mass[..., held], list(found["correct"][held]), list(found["index"][held]))
+    return Watched(mass, found, auc, held, chosen, groups)
+
+
+def answer(subject: Subject, ends: pd.DataFrame, seen: Watched) -> str:
+    """The question's answer in one sentence, with its numbers."""
+    u = ends[(ends["p_holm"] < 0.05) & (ends["u"] > 0)]
+    market = ends[ends["phrasing"] == "market"].iloc[-1]
+    return (
+        f"In {subject.name}, both ends are answered better than the middle in {len(u)} of {len(ends)} sizes and "
+        f"phrasings; with {market['n']} facts in the first phrasing, the first is answered better than the inner ones "
+        f"by {market['primacy']:.2f} [95 % interval {market['primacy_low']:.2f} to {market['primacy_high']:.2f}] and "
+        f"the last by {market['recency']:.2f} [{market['recency_low']:.2f} to {market['recency_high']:.2f}] "
+        f"({market['lists']} lists). Without the {KNOCKED} heads that look most at the value asked for, its answer "
+        f"loses {seen.groups.lost:.2f} nats, and with random heads that write as much at most "
+        f"{seen.groups.limit:.2f} in 95 % of groups."
+    )
+
+
+def curve_section(found: pd.DataFrame, ends: pd.DataFrame, seed: int) -> probe.Section:
+    """Accuracy and log-probability by index, and whether they make a U."""
+    from probe.causal.by_index import curve
+
+    right, nats = curve(found, "correct", seed=seed), curve(found, "log_p", seed=seed)
+    for table in (right, nats):
+        table["facts"] = table["n"].map("{} facts".format)
+    return probe.Section(
+        "By index",
+        ("Index 0 is the first fact of the list. A question is asked at the end of the prompt.",),
+        (
+            probe.Table("accuracy", right, "Accuracy by index.", shown=False),
+            probe.Plot(
+                "accuracy_by_index",
+                "accuracy",
+                "lines",
+                "index",
+                "value",
+                "Share of lists in which the value asked for is the likeliest of those in the list, by its index.",
+                by="phrasing",
+                panel="facts",
+                low="low",
+                high="high",
+                x_label="index of the fact asked for",
+                y_label="accuracy",
+            ),
+            probe.Table("log_p", nats, "Log-probability by index.", shown=False),
+            probe.Plot(
+                "log_p_by_index",
+                "log_p",
+                "lines",
+                "index",
+                "value",
+                "Log-probability of the value asked for, among the values in the list.",
+                by="phrasing",
+                panel="facts",
+                low="low",
+                high="high",
+                x_label="index of the fact asked for",
+                y_label="nats",
+            ),
+            probe.Table("ends", ends, "Primacy, recency and the U-index, in accuracy.", digits=2),
+        ),
+    )
+
+
+def effect_section(effects: pd.DataFrame, seed: int) -> probe.Section:
+    """What the question retrieves."""
+    from probe.causal.by_index import curve
+
+    table = curve(effects, "effect", seed=seed)
+    table["facts"] = table["n"].map("{} facts".format)
+    return probe.Section(
+        "What the question adds",
+        (
+            "Asked about a name that is not in the list, the model still prefers some values, often the last. The "
+            "effect is what the right name adds to that.",
+        ),
+        (
+            probe.Table("effect", table, "Question effect by index.", shown=False),
+            probe.Plot(
+                "effect_by_index",
+                "effect",
+                "lines",
+                "index",
+                "value",
+                "Log-probability of the value asked for, minus that under a name that is not in the list.",
+                by="phrasing",
+                panel="facts",
+                low="low",
+                high="high",
+                marks={"no effect": 0.0},
+                x_label="index of the fact asked for",
+                y_label="nats",
+            ),
+        ),
+    )
+
+
+def head_section(seen: Watched, seed: int) -> probe.Section:
+    """Which heads look at the value asked for, and what that is worth."""
+    import numpy as np
+    import pandas as pd
+
+    from probe.causal.by_index import curve
+
+    held = seen.answers[seen.held]
+    rows, lines = [], []
+    for layer, head in seen.chosen:
+        mine = seen.mass[layer, head][seen.held]
+        by = held[["list", "n", "phrasing", "index"]].assign(mass=mine)
+        shown = curve(by, "mass", seed=seed).assign(head=f"{layer}.{head}")
+        lines.append(shown)
+        rows.append((f"{layer}.{head}", float(mine.mean()), *shown["value"], float(seen.auc[layer, head])))
+    indices = [f"index {i}" for i in sorted(set(held["index"]))]
+    table = pd.DataFrame(rows, columns=["head", "mass", *indices, "AUC within index"])
+    every = seen.auc[np.isfinite(seen.auc)]
+    best = f"the best of all heads has {every.max():.2f}" if every.size else "no index had enough of both answers"
+    drawn = pd.concat(lines[:SHOWN], ignore_index=True)
+    groups = seen.groups
+    return probe.Section(
+        "Which heads find it",
+        (
+            f"Chosen on half of the lists (five facts, first phrasing), measured on the other half ({len(held)} "
+            f"questions). AUC: how well a head's attention to the value tells right answers from wrong ones at the "
+            f"same index, .5 says nothing; {best}.",
+            f"Knocked out together, the {len(groups.heads)} heads cost the answer {groups.lost:.2f} nats, the sum of "
+            f"their single costs is {groups.singly:.2f}; of {len(groups.random)} random groups matched on what they "
+            f"write, the median costs {np.median(groups.random):.2f} and the 95th percentile {groups.limit:.2f}.",
+        ),
+        (
+            probe.Table("heads", table, "Mean attention from the answering position to the value asked for.", digits=2),
+            probe.Table("mass", drawn, "The same by index.", shown=False),
+            probe.Plot(
+                "mass_by_index",
+                "mass",
+                "lines",
+                "index",
+                "value",
+                "Attention to the value asked for, by its index: the six heads with most.",
+                by="head",
+                low="low",
+                high="high",
+                x_label="index of the fact asked for",
+                y_label="attention",
+            ),
+        ),
+    )

@@ -1,0 +1,90 @@
+"""The causal leg on the page: every number it prints is in the folder, and a leg that was not measured says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probe.causal.leg import _empty
+from probe.errors import ResultsError
+from probe.report import write_report
+from probe.report.causal import COLUMNS, legs
+from probe.report.folder import read_results
+from probe.runner.results import CAUSAL
+from tests.report.test_report_page import Make, Text, rewrite
+
+GATE: dict[str, Any] = {
+    "accuracy": 0.8, "accuracy_low": 0.74, "accuracy_high": 0.85, "chance": 0.5, "paired": 2.67, "paired_low": 2.45,
+    "paired_high": 2.96, "n_units": 168, "n_pairs": 160, "n_clusters": 42, "reason": None,
+}  # fmt: skip
+
+
+def table(name: str = "coreference") -> pd.DataFrame:
+    """Two heads that were tested, of 4 x 4: 2.1 passes, 3.3 does not."""
+    layer, head = np.indices((4, 4))
+    made = pd.DataFrame({"phenomenon": name, "verdict": "not supported", "layer": layer.ravel(), "head": head.ravel()})
+    for column in COLUMNS[4:]:
+        made[column] = False if column in ("picked", "tested", "passed") else np.nan
+    made[["n_units", "n_clusters"]] = 84, 21
+    for row, values in {
+        9: ("supported", True, 1.234, 0.46, 0.0004),
+        15: ("attention only", False, 0.111, 0.04, 0.81),
+    }.items():
+        made.loc[row, ["verdict", "passed", "patch", "share", "p_holm"]] = values
+        made.loc[row, "tested"] = True
+        made.loc[row, ["low", "high", "limit"]] = values[2] - 0.2, values[2] + 0.3, 0.32
+    return made.astype({"passed": bool, "tested": bool})
+
+
+def with_leg(folder: Path, causal: pd.DataFrame, gates: dict[str, Any]) -> Path:
+    import json
+
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    rewrite(folder, "result.json", json.dumps({**result, "gates": gates}).encode())
+    rewrite(folder, CAUSAL, causal.to_parquet(index=False))
+    return folder
+
+
+def test_what_was_measured_is_printed(make_folder: Make, tmp_path: Path) -> None:
+    group = {"heads": ["2.1", "3.3"], "lost": 1.1, "singly": 1.345, "limit": 0.25, "n_random": 100}
+    folder = with_leg(make_folder(tmp_path / "run", 4, 4, 1), table(), {"coreference": {**GATE, "group": group}})
+    text = " ".join(Text(write_report(folder).read_text(encoding="utf-8")).text.split())
+    assert "not measured in this report" not in text
+    assert "moves its answer by 2.67 nats [2.450, 2.960] (160 prompts with an aligned minimal pair)" in text
+    assert "accuracy is 0.80 [0.740, 0.850] on 168 questions (chance 0.50)" in text
+    assert "1 supported, 1 attention only" in text
+    assert "2.1✓ passsupported1.23[1.034, 1.534]0.460.320.0004" in text
+    assert "Mean-ablated together, the heads 2.1, 3.3 cost the answer 1.10 nats; singly, they cost 1.34" in text
+    assert text.index("2.1✓") < text.index("3.3✕")
+
+
+def test_a_leg_that_was_not_measured_says_why(make_folder: Make, tmp_path: Path) -> None:
+    gate = {**dict.fromkeys(GATE), "n_units": 0, "n_pairs": 0, "reason": "the model has no language-model head"}
+    folder = with_leg(make_folder(tmp_path / "run", 4, 4, 1), table(), {"coreference": gate})
+    text = " ".join(Text(write_report(folder).read_text(encoding="utf-8")).text.split())
+    assert "Untestable here: the model has no language-model head." in text
+    assert "supported" not in text.lower()
+    (leg,) = read_results(folder).legs.values()
+    assert leg.gate == ""
+
+
+def test_a_table_without_its_gate_or_a_column_is_refused(make_folder: Make, tmp_path: Path) -> None:
+    folder = with_leg(make_folder(tmp_path / "run", 4, 4, 1), table("agreement"), {"coreference": GATE})
+    with pytest.raises(ResultsError, match=r"causal\.parquet has rows of 'agreement', which result\.json has no gate"):
+        write_report(folder)
+    rewrite(folder, CAUSAL, table().drop(columns="share").to_parquet(index=False))
+    with pytest.raises(ResultsError, match=r"causal\.parquet lacks the columns share"):
+        write_report(folder)
+
+
+def test_the_page_reads_the_columns_that_are_written() -> None:
+    class Sizes:
+        n_layers, n_heads = 4, 4
+
+    written = {"phenomenon", "verdict", *_empty(Sizes()).columns}  # type: ignore[arg-type]
+    assert set(COLUMNS) == written
+    assert legs(table(), {"coreference": GATE}, Path("x"))["coreference"].rows[0].kind == "pass"

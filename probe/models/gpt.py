@@ -88,22 +88,36 @@ ATTENTION = AttentionLookup()
 class Cache:
     """The keys and values of the positions read so far, one pair of (B, G, K, D) for each layer, in order.
 
-    Decoding then runs only the newest token: its query meets the keys kept here (the KV cache).
+    Decoding then runs only the newest token: its query meets the keys kept here (the KV cache). They lie in buffers
+    with room for more, so that a step writes one position and copies none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 128) -> None:
+        self.room = room  # positions that a first buffer holds; a full one is followed by one twice as long
         self.layers: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        self._buffers: dict[nn.Module, Tensor] = {}  # (2, B, G, room, D)
 
     def __len__(self) -> int:
         return next((key.shape[2] for key, _ in self.layers.values()), 0)
 
     def extend(self, layer: nn.Module, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append a layer's new keys and values; returns all of them."""
-        if layer in self.layers:
-            past_key, past_value = self.layers[layer]
-            key, value = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
-        self.layers[layer] = key, value
-        return key, value
+        past = self.layers.get(layer)
+        if key.requires_grad:  # what was read before may be needed for gradients: nothing is written over
+            both = (key, value) if past is None else (torch.cat([past[0], key], 2), torch.cat([past[1], value], 2))
+        else:
+            start = 0 if past is None else past[0].shape[2]
+            buffer, end = self._buffers.get(layer), start + key.shape[2]
+            if buffer is None or end > buffer.shape[3]:
+                B, G, _, D = key.shape
+                buffer = self._buffers[layer] = key.new_empty(2, B, G, max(self.room, 2 * end), D)
+                if past is not None:
+                    buffer[0, :, :, :start], buffer[1, :, :, :start] = past
+            room = buffer.data  # nothing that was read is written over, and views of it need not look so
+            room[0, :, :, start:end], room[1, :, :, start:end] = key, value
+            both = buffer[0, :, :, :end], buffer[1, :, :, :end]
+        self.layers[layer] = both
+        return both
 
 
 # positions ------------------------------------------------------------------------------------------------------------
@@ -328,7 +342,6 @@ class GPT(nn.Module):
         hidden = self.base_model(input_ids, attention_mask, position_ids, cache).last_hidden_state
         return Output(hidden @ self.base_model.embed.weight.T if self.config.tied else self.unembed(hidden), hidden)
 
-    @torch.no_grad()
     def generate(
         self,
         input_ids: Tensor,
@@ -345,22 +358,23 @@ class GPT(nn.Module):
         cache. Padding is on the left. temperature, top_k, top_p: as in `sampling.choose`. stop: an id that ends a
         prompt; once all have ended, decoding stops, and ended prompts go on with that id.
         """
-        ids, cache = input_ids, Cache()
-        # Without padding, masks and positions follow from the length, and need not be worked out at each step.
-        real = None if attention_mask is None or bool(attention_mask.all()) else attention_mask
-        draws = torch.Generator(device=ids.device).manual_seed(seed)
-        ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-        new = ids
-        for _ in range(max_new_tokens):
-            positions = None if real is None else (real.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
-            logits = self(new, real, positions, cache).logits[:, -1]
-            new = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, draws=draws).unsqueeze(1)
-            if stop is not None:
-                new = new.masked_fill(ended.unsqueeze(1), stop)
-                ended |= new.squeeze(1) == stop
-            ids = torch.cat([ids, new], 1)
-            if real is not None:
-                real = torch.cat([real, torch.ones_like(new)], 1)
-            if stop is not None and bool(ended.all()):
-                break
-        return ids
+        with torch.inference_mode():  # leaner than no_grad: nothing is recorded for gradients at all
+            ids, cache = input_ids, Cache()
+            # Without padding, masks and positions follow from the length, and need not be worked out at each step.
+            real = None if attention_mask is None or bool(attention_mask.all()) else attention_mask
+            draws = torch.Generator(device=ids.device).manual_seed(seed)
+            ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+            new = ids
+            for _ in range(max_new_tokens):
+                positions = None if real is None else (real.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
+                logits = self(new, real, positions, cache).logits[:, -1]
+                new = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, draws=draws).unsqueeze(1)
+                if stop is not None:
+                    new = new.masked_fill(ended.unsqueeze(1), stop)
+                    ended |= new.squeeze(1) == stop
+                ids = torch.cat([ids, new], 1)
+                if real is not None:
+                    real = torch.cat([real, torch.ones_like(new)], 1)
+                if stop is not None and bool(ended.all()):
+                    break
+        return ids.clone()  # an ordinary tensor again

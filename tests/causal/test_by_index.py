@@ -1,0 +1,90 @@
+"""Numbers by index, against plain loops and a model whose retrieval head was written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import probe
+from probe.causal import by_index
+from probe.errors import DataError
+from probe.subject import Subject
+
+
+def table(curves: dict[str, list[float]]) -> pd.DataFrame:
+    """List -> correct at each index."""
+    rows = [(name, 5, "a", i, c) for name, values in curves.items() for i, c in enumerate(values)]
+    return pd.DataFrame(rows, columns=["list", "n", "phrasing", "index", "correct"])
+
+
+def test_primacy_recency_and_the_u() -> None:
+    lists = {f"l{i:02}": [1.0, 0.0, float(i % 2), 0.0, 1.0] for i in range(20)}
+    (row,) = by_index.ends(table(lists)).to_dict("records")
+    assert row["primacy"] == row["recency"] == row["u"] == pytest.approx(1 - 1 / 6)
+    assert row["primacy_low"] < 1 - 1 / 6 < row["primacy_high"]
+    assert row["p_holm"] == row["p_u"] < 0.001
+    only_first = {name: [1.0, 0.0, 0.0, 0.0, float(i % 3 == 0)] for i, name in enumerate(lists)}
+    (row,) = by_index.ends(table({n: [v[0], 0.4, 0.4, 0.4, v[4]] for n, v in only_first.items()})).to_dict("records")
+    assert row["primacy"] == pytest.approx(0.6)
+    assert row["u"] == row["recency"] < 0
+    assert row["p_u"] > 0.5
+
+
+def test_two_indices_have_no_middle() -> None:
+    with pytest.raises(DataError, match="a middle takes at least three indices, there are 2"):
+        by_index.ends(table({"a": [1.0, 0.0], "b": [0.0, 1.0]}))
+
+
+def test_auc_within_an_index_is_blind_to_position() -> None:
+    """Mass that rises with the index, as success does, and is random within it, says nothing; one that follows success
+    within an index says everything.
+    """
+    rng = np.random.default_rng(0)
+    index = np.repeat([0, 1, 2], 400)
+    correct = (rng.random(1200) < np.array([0.2, 0.5, 0.8])[index]).astype(float)
+    position, success = index + 0.01 * rng.random(1200), correct + rng.random(1200) * 0.5
+    found = by_index.within_index_auc(np.stack([[position, success]]), correct, index)
+    assert found.shape == (1, 2)
+    assert found[0, 0] == pytest.approx(0.5, abs=0.04)
+    assert found[0, 1] == 1
+    nothing = by_index.within_index_auc(np.ones((1, 1, 8)), np.ones(8), np.zeros(8, dtype=int))
+    assert np.isnan(nothing).all()
+
+
+def test_answers_are_those_of_a_plain_pass(smollm2: Subject) -> None:
+    dataset = probe.data.buried(3, lists=2)
+    found = by_index.answers(smollm2, dataset).set_index("item")
+    for unit in smollm2.bind(dataset).units:
+        assert unit.answer is not None
+        at = unit.answer.read_at
+        scores = []
+        for candidate in (unit.answer.right, *unit.answer.wrong):
+            ids = [*unit.ids[: at + 1], *candidate]
+            with torch.no_grad():
+                logs = smollm2.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            scores.append(float(sum(logs[at + k, token] for k, token in enumerate(candidate))))
+        expected = scores[0] - np.log(np.exp(scores).sum())
+        assert found.loc[unit.item, "log_p"] == pytest.approx(expected, abs=1e-3)
+        assert found.loc[unit.item, "correct"] == (scores[0] == max(scores))
+
+
+def test_the_question_effect_is_the_difference_to_a_name_that_is_not_there(smollm2: Subject) -> None:
+    asked, absent = probe.data.buried(3, lists=2), probe.data.buried(3, lists=2, absent=True)
+    found = by_index.question_effect(smollm2, asked, absent)
+    answers = by_index.answers(smollm2, asked)
+    assert np.allclose(found["effect"] + found["bias"], answers["log_p"])
+    for _, part in found.groupby("list"):
+        assert np.exp(part["bias"]).sum() == pytest.approx(1, abs=1e-6)
+    with pytest.raises(DataError, match="list-002 is asked about, but not without its names"):
+        by_index.question_effect(smollm2, asked, probe.data.buried(3, lists=1, absent=True))
+
+
+def test_the_planted_retrieval_head_looks_at_the_value() -> None:
+    subject = probe.load("planted:retrieval")
+    targets = subject.bind(probe.data.language.facts(per_frame=4))
+    mass = by_index.mass_on_gold(subject, targets)
+    assert mass[1, 0].min() == pytest.approx(1, abs=1e-3)
+    others = np.delete(mass.reshape(-1, mass.shape[-1]), 4, axis=0)
+    assert others.mean(-1).max() < 0.2

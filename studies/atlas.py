@@ -24,7 +24,7 @@ SENTENCES = 4  # of a passage that heads are described on
 PASSAGES = 12
 
 
-@probe.study(models=("tiny", "smollm2"))
+@probe.study(models=("tiny",))
 def atlas(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.Findings:
     """What does each head of the model do?
 
@@ -133,7 +133,7 @@ def answer(subject: Subject, table: pd.DataFrame, judged: dict[str, Verdicts]) -
     )
     return (
         f"Of {len(table)} heads in {subject.name}, {n.get('supported', 0)} were shown to do a job by both legs of the "
-        f"evidence, on {len(tested)} of {len(judged)} tasks that the model does; {n.get('causal only', 0)} carry an "
+        f"evidence, on the {len(tested)} of {len(judged)} tasks that it does; {n.get('causal only', 0)} carry an "
         f"answer without being shown to look at the target, {n.get('attention only', 0)} only look, "
         f"{n.get('described', 0)} are described by position or form alone, and {n.get('no known job', 0)} have no "
         f"known job.{most}"
@@ -142,11 +142,15 @@ def answer(subject: Subject, table: pd.DataFrame, judged: dict[str, Verdicts]) -
 
 def map_section(table: pd.DataFrame, subject: Subject) -> probe.Section:
     """The map and the heads with a job."""
-    shown = table[table["kind"].isin(("supported", "causal only", "attention only"))]
-    order = {"supported": 0, "causal only": 1, "attention only": 2}
-    shown = shown.sort_values(["kind", "strongest"], key=lambda c: c.map(order) if c.name == "kind" else -c)
-    shown = shown.rename(columns={"causal_only": "causal only", "attention_only": "attention only"})
-    shown = shown.rename(columns={"strongest": "largest effect, nats", "of": "on"})
+    from probe.causal.jobs import KINDS as ORDER
+
+    table = table.sort_values(
+        ["kind", "strongest"], key=lambda c: c.map(ORDER.index) if c.name == "kind" else -c, kind="stable"
+    )
+    shown = table[table["kind"].isin(ORDER[:3])]
+    shown = shown.assign(head=[f"{a}.{b}" for a, b in zip(shown["layer"], shown["head"], strict=True)])
+    names = {"causal_only": "causal only", "attention_only": "attention only", "strongest": "nats", "of": "on"}
+    shown = shown.drop(columns=["layer", "kind"]).rename(columns=names)
     return probe.Section(
         "The map",
         ("A head stands under the strongest thing that was shown of it; the table has all of it.",),
@@ -156,15 +160,15 @@ def map_section(table: pd.DataFrame, subject: Subject) -> probe.Section:
                 "map_points",
                 "map",
                 "points",
-                "head",
                 "layer",
+                "head",
                 f"What was shown of each head of {subject.name}.",
                 by="kind",
             ),
             probe.Table(
                 "with_a_job",
                 shown,
-                "Heads with a verdict, those supported first, by their largest effect on an answer.",
+                "Heads with a verdict, those supported first, by their largest effect on an answer (nats).",
                 digits=2,
             ),
         ),
@@ -195,7 +199,6 @@ def task_section(judged: dict[str, Verdicts]) -> probe.Section:
                 "its effect, nats": float("nan") if passed.empty else float(passed.iloc[0]["patch"]),
                 "prompts": gate.n_units,
                 "clusters": gate.n_clusters,
-                "untestable, for": found.causal.reason or "",
             }
         )
     every = pd.concat([f.heads.assign(task=n) for n, f in judged.items()], ignore_index=True)
@@ -204,6 +207,7 @@ def task_section(judged: dict[str, Verdicts]) -> probe.Section:
         (
             "The paired difference is how many nats the answer moves when the cue is swapped; low and high are its "
             "95 % interval over clusters.",
+            *(f"{n}: untestable here, for {f.causal.reason}." for n, f in judged.items() if f.causal.reason),
         ),
         (
             probe.Table(

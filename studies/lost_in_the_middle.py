@@ -58,16 +58,13 @@ def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 
         for n, indices in SIZES[profile].items()
         for phrasing in PHRASINGS
     ]
-    found = pd.concat([by_index.answers(subject, asked) for asked, _, _ in sets], ignore_index=True)
+    answered = [by_index.answers(subject, asked) for asked, _, _ in sets]
+    absent = [lists_of(subject, n, LISTS[profile], None, phrasing, seed, absent=True) for _, n, phrasing in sets]
     effects = pd.concat(
-        [
-            by_index.question_effect(
-                subject, asked, lists_of(subject, n, LISTS[profile], None, phrasing, seed, absent=True)
-            )
-            for asked, n, phrasing in sets
-        ],
+        [by_index.question_effect(subject, a, without) for a, without in zip(answered, absent, strict=True)],
         ignore_index=True,
     )
+    found = pd.concat(answered, ignore_index=True)
     seen = watch(subject, profile, seed)
     ends = by_index.ends(found, seed=seed)
     return probe.Findings(

@@ -41,18 +41,18 @@ def answers(subject: Subject, dataset: Dataset) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["item", "list", "n", "phrasing", "index", "correct", "log_p"])
 
 
-def question_effect(subject: Subject, asked: Dataset, absent: Dataset) -> pd.DataFrame:
+def question_effect(subject: Subject, found: pd.DataFrame, absent: Dataset) -> pd.DataFrame:
     """How much the question adds: the log-probability of each value among those in the list, minus what it is when the
     question is about a name that is not there. One row a question: list, n, phrasing, index, effect (nats), bias (the
     log-probability without the name).
 
-    absent: the same lists with `absent=True`. Raises DataError where a list is in one of them only.
+    found: `answers` to the questions. absent: the same lists with `absent=True`. Raises DataError where a list is in
+    one of them only.
     """
     without: dict[str, Array] = {}
     units = subject.bind(absent).units
     for unit, scores in zip(units, candidate_scores(subject, units), strict=True):
         without[unit.cluster] = scores - logsumexp(scores)  # its candidates are in the order of the list
-    found = answers(subject, asked)
     if missing := set(found["list"]) - set(without):
         raise DataError(f"{sorted(missing)[0]} is asked about, but not without its names.")
     bias = [float(without[name][index]) for name, index in zip(found["list"], found["index"], strict=True)]

@@ -72,13 +72,13 @@ def test_answers_are_those_of_a_plain_pass(smollm2: Subject) -> None:
 
 def test_the_question_effect_is_the_difference_to_a_name_that_is_not_there(smollm2: Subject) -> None:
     asked, absent = probe.data.buried(3, lists=2), probe.data.buried(3, lists=2, absent=True)
-    found = by_index.question_effect(smollm2, asked, absent)
     answers = by_index.answers(smollm2, asked)
+    found = by_index.question_effect(smollm2, answers, absent)
     assert np.allclose(found["effect"] + found["bias"], answers["log_p"])
     for _, part in found.groupby("list"):
         assert np.exp(part["bias"]).sum() == pytest.approx(1, abs=1e-6)
     with pytest.raises(DataError, match="list-002 is asked about, but not without its names"):
-        by_index.question_effect(smollm2, asked, probe.data.buried(3, lists=1, absent=True))
+        by_index.question_effect(smollm2, answers, probe.data.buried(3, lists=1, absent=True))
 
 
 def test_the_planted_retrieval_head_looks_at_the_value() -> None:

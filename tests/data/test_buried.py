@@ -69,7 +69,7 @@ def test_words_that_do_not_fit_are_left_out(smollm2: Subject) -> None:
 
 
 def test_bad_numbers_name_what_is_allowed() -> None:
-    with pytest.raises(DataError, match=r"n=60 facts: 44 names and 49 things fit, enough for 2 to 43 facts"):
+    with pytest.raises(DataError, match=r"n=60 facts: 44 names and 48 things fit, enough for 2 to 43 facts"):
         probe.data.buried(60)
     with pytest.raises(DataError, match=r"indices=\(0, 5\) of a fact among n=5: they run from 0 to 4"):
         probe.data.buried(5, indices=(0, 5))

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-STUDIES := coreference by_hand pipeline lineages induction
+STUDIES := coreference by_hand pipeline lineages induction block positions cache atlas
 
 .PHONY: report report-full compatibility cost test test-browser lint format clean
 
@@ -13,7 +13,8 @@ report: $(VENV)/run.stamp  ## quick profile of the default studies on real model
 	$(BIN)/probe run $(STUDIES) --out reports/quick
 
 report-full: $(VENV)/run.stamp  ## the committed reports; GAP=path/to/gap-validation.tsv adds those on GAP
-	$(BIN)/probe run $(STUDIES) --profile full --out reports
+	$(BIN)/probe run $(STUDIES) lost_in_the_middle --profile full --out reports
+	$(BIN)/probe run atlas --model smollm2 --profile full --out reports
 	$(if $(GAP),$(BIN)/probe run coreference_gap --profile full --data $(GAP) --out reports)
 
 compatibility: $(VENV)/run.stamp  ## check every text architecture of transformers; writes reports/compatibility

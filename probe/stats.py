@@ -44,12 +44,14 @@ def by_cluster(values: Array, clusters: Sequence[str]) -> ByCluster:
     return ByCluster(sums, counts)
 
 
-def interval(grouped: ByCluster, *, seed: int, level: float = 0.95, resamples: int = 2000) -> tuple[Array, Array]:
+def interval(
+    grouped: ByCluster, *, seed: int, level: float = 0.95, resamples: int = 2000, shares: bool = True
+) -> tuple[Array, Array]:
     """BCa bootstrap interval of the overall mean, resampling clusters (Efron 1987); two arrays of shape (...).
 
     Coverage is nearer 91% than 95% with 20 clusters or fewer. Where every cluster has the same mean there is nothing to
-    resample: at 0 or 1 (all wrong, all right) the interval is then Clopper-Pearson's with one trial a cluster,
-    elsewhere the point itself.
+    resample: for shares of 0 or 1 (all wrong, all right) the interval is then Clopper-Pearson's with one trial a
+    cluster, elsewhere the point itself. shares: whether the values lie between 0 and 1; nats do not.
     """
     sums, counts = grouped
     flat = sums.reshape(-1, sums.shape[-1])
@@ -58,7 +60,7 @@ def interval(grouped: ByCluster, *, seed: int, level: float = 0.95, resamples: i
     means = flat / counts
     constant = np.ptp(means, axis=-1) < 1e-12
     for row in np.flatnonzero(constant):
-        low[row], high[row] = _constant_interval(float(means[row, 0]), len(counts), level)
+        low[row], high[row] = _constant_interval(float(means[row, 0]), len(counts), level, shares)
     # BCa has no answer where leaving out any one cluster changes nothing: there the percentile interval stands in.
     methods: tuple[Literal["BCa", "percentile"], ...] = ("BCa", "percentile")
     for method in methods:
@@ -141,8 +143,8 @@ def benjamini_hochberg(p: Array) -> Array:
     return np.asarray(stats.false_discovery_control(p, method="bh"))
 
 
-def _constant_interval(value: float, n: int, level: float) -> tuple[float, float]:
-    if abs(value) > 1e-12 and abs(value - 1) > 1e-12:
+def _constant_interval(value: float, n: int, level: float, shares: bool) -> tuple[float, float]:
+    if not shares or (abs(value) > 1e-12 and abs(value - 1) > 1e-12):
         return value, value
     found = stats.binomtest(round(value * n), n).proportion_ci(level, method="exact")
     return float(found.low), float(found.high)

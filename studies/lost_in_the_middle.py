@@ -161,7 +161,7 @@ def curve_section(found: pd.DataFrame, ends: pd.DataFrame, seed: int) -> probe.S
     """Accuracy and log-probability by index, and whether they make a U."""
     from probe.causal.by_index import curve
 
-    right, nats = curve(found, "correct", seed=seed), curve(found, "log_p", seed=seed)
+    right, nats = curve(found, "correct", seed=seed), curve(found, "log_p", shares=False, seed=seed)
     for table in (right, nats):
         table["facts"] = table["n"].map("{} facts".format)
     return probe.Section(
@@ -207,7 +207,7 @@ def effect_section(effects: pd.DataFrame, seed: int) -> probe.Section:
     """What the question retrieves."""
     from probe.causal.by_index import curve
 
-    table = curve(effects, "effect", seed=seed)
+    table = curve(effects, "effect", shares=False, seed=seed)
     table["facts"] = table["n"].map("{} facts".format)
     return probe.Section(
         "What the question adds",

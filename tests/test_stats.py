@@ -30,6 +30,12 @@ def test_the_interval_covers_the_truth_nine_times_in_ten_or_more() -> None:
     assert 88 <= covered <= 100
 
 
+def test_alike_nats_give_the_point_at_zero_too() -> None:
+    zeros = stats.by_cluster(np.zeros((1, 20)), [f"c{i}" for i in range(20)])
+    low, high = stats.interval(zeros, seed=0, shares=False)
+    assert (low.item(), high.item()) == (0, 0)
+
+
 def test_alike_clusters_give_the_point_or_an_exact_binomial_interval() -> None:
     names = [str(i) for i in range(20)]
     low, high = stats.interval(stats.by_cluster(np.stack([np.full(20, 0.5), np.ones(20), np.zeros(20)]), names), seed=0)

@@ -58,7 +58,7 @@ def behaviour(subject: Subject, targets: Targets, *, seed: int = 0, batch_size: 
     has, pairs = ~np.isnan(correct), ~np.isnan(difference)
     chance = [1 / (1 + len(u.answer.wrong)) for u in units if u.answer is not None]
     accuracy, right = _mean(correct, has, units, seed)
-    paired, apart = _mean(difference, pairs, units, seed)
+    paired, apart = _mean(difference, pairs, units, seed, shares=False)
     if reason is None and not (right[0] > np.mean(chance) or apart[0] > 0):
         reason = (
             f"the model does not do the task: accuracy {accuracy:.2f} [{right[0]:.2f} to {right[1]:.2f}] with chance "
@@ -98,12 +98,14 @@ def candidate_scores(subject: Subject, units: Sequence[Unit], *, batch_size: int
     return [np.array([scores[c] for c in sorted(scores)]) for scores in found]
 
 
-def _mean(values: Array, chosen: np.ndarray, units: Sequence[Unit], seed: int) -> tuple[float, tuple[float, float]]:
+def _mean(
+    values: Array, chosen: np.ndarray, units: Sequence[Unit], seed: int, *, shares: bool = True
+) -> tuple[float, tuple[float, float]]:
     """Mean and interval over clusters of the chosen units; NaN where there are none."""
     if not chosen.any():
         return float("nan"), (float("nan"), float("nan"))
     grouped = stats.by_cluster(values[None, chosen], [u.cluster for u, c in zip(units, chosen, strict=True) if c])
-    low, high = stats.interval(grouped, seed=seed)
+    low, high = stats.interval(grouped, seed=seed, shares=shares)
     return float(grouped.overall[0]), (float(low[0]), float(high[0]))
 
 

@@ -60,14 +60,14 @@ def question_effect(subject: Subject, found: pd.DataFrame, absent: Dataset) -> p
     return found[["list", "n", "phrasing", "index"]].assign(effect=effect, bias=bias)
 
 
-def curve(table: pd.DataFrame, column: str, *, seed: int = 0) -> pd.DataFrame:
+def curve(table: pd.DataFrame, column: str, *, shares: bool = True, seed: int = 0) -> pd.DataFrame:
     """Mean of a column by n, phrasing and index, with its 95 % interval over lists: n, phrasing, index, value, low,
-    high, lists.
+    high, lists. shares: whether the values lie between 0 and 1; nats do not.
     """
     rows = []
     for (n, phrasing, index), part in table.groupby(["n", "phrasing", "index"], sort=True):
         grouped = stats.by_cluster(part[column].to_numpy(dtype=np.float64)[None], list(part["list"]))
-        low, high = stats.interval(grouped, seed=seed)
+        low, high = stats.interval(grouped, seed=seed, shares=shares)
         rows.append((n, phrasing, index, float(grouped.overall[0]), float(low[0]), float(high[0]), len(grouped.counts)))
     return pd.DataFrame(rows, columns=["n", "phrasing", "index", "value", "low", "high", "lists"])
 
@@ -87,7 +87,7 @@ def ends(table: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.D
         inner = wide.iloc[:, 1:-1].mean(axis=1)
         both = np.stack([wide.iloc[:, 0] - inner, wide.iloc[:, -1] - inner])
         grouped = stats.by_cluster(both, list(wide.index))
-        low, high = stats.interval(grouped, seed=seed)
+        low, high = stats.interval(grouped, seed=seed, shares=False)
         p = float(stats.sign_flip(grouped.weighted, seed=seed).max())
         means = grouped.overall
         spread = [float(v) for at in (0, 1) for v in (means[at], low[at], high[at])]

@@ -188,7 +188,7 @@ def _test(
     rows = [head[0] * (int(table["head"].max()) + 1) + head[1] for head in tested]
     patch = np.stack([effects["patch"][head] for head in tested])
     grouped = stats.by_cluster(patch, [u.cluster for u in held])
-    table.loc[rows, "low"], table.loc[rows, "high"] = stats.interval(grouped, seed=seed)
+    table.loc[rows, "low"], table.loc[rows, "high"] = stats.interval(grouped, seed=seed, shares=False)
     p = np.atleast_1d(stats.sign_flip(grouped.weighted, seed=seed))
     table.loc[rows, "p"], table.loc[rows, "p_holm"] = p, stats.holm(p)
     means = effects["patch"].mean(-1)

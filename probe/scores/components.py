@@ -51,7 +51,7 @@ def written(subject: Subject, units: Sequence[Unit], *, seed: int) -> pd.DataFra
     rows = []
     for (component, layer), part in pd.concat([summed, table[table["layer"] >= 0]]).groupby(["component", "layer"]):
         grouped = stats.by_cluster(part["value"].to_numpy(dtype=np.float64), [clusters[i] for i in part["item"]])
-        low, high = stats.interval(grouped, seed=seed)
+        low, high = stats.interval(grouped, seed=seed, shares=False)
         value = float(part["value"].mean())
         rows.append((component, layer, value, float(low), float(high), value / whole))
     made = pd.DataFrame(rows, columns=["component", "layer", "value", "low", "high", "share"])

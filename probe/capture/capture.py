@@ -97,7 +97,6 @@ class Capture:
         self.edits = guards.checked_edits([e for e in edits if not isinstance(e, Path)], self.anatomy)
         self.paths = checked([e for e in edits if isinstance(e, Path)], self.anatomy)
         self.path_sites: PathSites | None = None
-        check_readers(self.paths, self.edits)
         self.store = Store(
             device=None if device is None else torch.device(device),
             max_bytes=guards.free_bytes(self.anatomy.model) if max_bytes is None else max_bytes,
@@ -107,6 +106,10 @@ class Capture:
         self.wanted_statistics = statistics
         self.statistics: dict[int, RowStatistics] = {}
         self._expected = self._places()
+        streamed = [
+            Site("pattern", n) for n in self.anatomy.stack.layers if statistics is not None and self.has_layer(n)
+        ]
+        check_readers(self.paths, self.edits, [*self._expected, *streamed])
         guards.check_available(self.anatomy, [*self._expected, *self.edits], self.edits)
         if gradients:
             guards.check_gradients(self.anatomy, self._expected)

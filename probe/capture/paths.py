@@ -73,9 +73,18 @@ def checked(paths: Iterable[Path], anatomy: Anatomy) -> list[Path]:
     return found
 
 
-def check_readers(paths: Iterable[Path], edits: Mapping[Site, Any]) -> None:
-    """Raises ProbeError for an edit that a reader would have to see on the side as well."""
+def check_readers(paths: Iterable[Path], edits: Mapping[Site, Any], read: Iterable[Site]) -> None:
+    """Raises ProbeError for an edit that a reader would have to see on the side as well, and for reading a pattern that
+    would not be the reader's: its attention runs on the side.
+    """
+    read = list(read)
     for each in paths:
+        for site in read:
+            if site.layer == each.reader[0] and site.base in SQUARE_SITES and not site.prefix:
+                raise ProbeError(
+                    f"{site} cannot be read beside a {each}: what that head looks at by way of the path is computed "
+                    "on the side, and the pass itself holds what it looks at without. Read its z, or another layer."
+                )
         for site in edits:
             if site.layer == each.reader[0] and site.base in ("resid_pre", *INTO, "rot_q", "rot_k", *SQUARE_SITES):
                 raise ProbeError(f"{site} is edited and read by a {each}: one capture cannot do both. Run them apart.")

@@ -106,6 +106,15 @@ def test_paths_of_single_prompts_equal_those_run_alone(tiny: Subject) -> None:
     assert torch.allclose(both["logits"][1], plain["logits"][1], atol=1e-5)
 
 
+@pytest.mark.parametrize("site", ["pattern", "scores"])
+def test_a_pattern_that_the_reader_does_not_use_is_refused(tiny: Subject, site: str) -> None:
+    """The pass itself holds the pattern without the path; other layers' are what they are."""
+    change = edits.path((0, 1), (2, 2))
+    with pytest.raises(ProbeError, match=rf"{site} of layer 2 cannot be read beside a path from head 0\.1 to 2\.2"):
+        tiny.run(TEXT, site, edits=[change])
+    assert tiny.run(TEXT, site, layers=[1, 3], edits=[change])[site, 3].shape[1] == 4
+
+
 def test_paths_that_cannot_be_are_refused(tiny: Subject, minilm: Subject) -> None:
     import transformers as tf
 
@@ -125,4 +134,4 @@ def test_paths_that_cannot_be_are_refused(tiny: Subject, minilm: Subject) -> Non
     with pytest.raises(UnsupportedModel, match=r"no path from head 0\.0 to 1\.0"):
         gemma.run(TEXT, edits=[edits.path((0, 0), (1, 0))])
     with pytest.raises(OutOfRange, match="has no prompt 0 of"):
-        tiny.run(TEXT, edits=[edits.path((0, 0), (1, 0), run=tiny.run("Anna .", "result"))])
+        tiny.run(TEXT, "logits", edits=[edits.path((0, 0), (1, 0), run=tiny.run("Anna .", "result"))])

@@ -3,7 +3,7 @@
 probe.data.coreference()                    our own balanced sentences
 probe.data.asked_names()                    sentences that end so that a causal model names one of two people
 probe.data.buried(5)                        a list of facts and a question about one, wherever it lies
-probe.data.gap("gap-validation.tsv")        GAP, from the user's file
+probe.data.gap("gap-validation.tsv")        GAP, from the user's file; so with winobias("pro_stereotyped_type1.txt.dev")
 probe.data.language.dataset("facts")        the synthetic language of the tiny GPT: five tasks, each with its data set
 probe.data.PLAIN                            sentences that ask nothing
 probe.data.previous_token(texts)            every token looks at the one before
@@ -29,6 +29,7 @@ from probe.data.position import (
     previous_token,
 )
 from probe.data.texts import Dataset, Labelled, Question, Span, Text
+from probe.data.winobias import winobias
 
 __all__ = [
     "PLAIN",
@@ -50,4 +51,5 @@ __all__ = [
     "next_token",
     "own_token",
     "previous_token",
+    "winobias",
 ]

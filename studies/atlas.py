@@ -118,7 +118,8 @@ def describe(subject: Subject, seed: int) -> list[pd.DataFrame]:
     sets += [] if subject.is_causal else [data.next_token(texts)]
     sets += [data.fixed_offset(texts, distance) for distance in OFFSETS]
     sets += [data.delimiters(texts), data.duplicate_token(texts), data.after_duplicate(texts)]
-    return [probe.scores.heads(subject, subject.bind(d), seed=seed) for d in sets]
+    table = probe.scores.heads(subject, [subject.bind(d) for d in sets], seed=seed)
+    return [part.reset_index(drop=True) for _, part in table.groupby("phenomenon", sort=False)]
 
 
 def answer(subject: Subject, table: pd.DataFrame, judged: dict[str, Verdicts]) -> str:

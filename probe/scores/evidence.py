@@ -18,7 +18,7 @@ import pandas as pd
 
 from probe import stats
 from probe.errors import DataError
-from probe.scores.measure import Measured, measure
+from probe.scores.measure import Measured, measure, measure_together
 from probe.scores.rivals import rival_accuracy
 from probe.subject import Subject
 from probe.targets import Targets
@@ -67,12 +67,18 @@ def heads(
     for given in every:
         if not isinstance(given, Targets):
             raise DataError(f"a {type(given).__name__} is not bound yet: scores take subject.bind(dataset).")
-    return pd.concat([evidence(subject, t, seed=seed, quiet=quiet).heads for t in every], ignore_index=True)
+    measured = measure_together(subject, every, quiet=quiet)
+    return pd.concat([evidence_of(subject, one, seed=seed, quiet=quiet).heads for one in measured], ignore_index=True)
 
 
 def evidence(subject: Subject, targets: Targets, *, seed: int = 0, quiet: bool = False) -> Evidence:
     """Measure one phenomenon and, where it has rivals, test it. See `heads`."""
-    measured = measure(subject, targets, quiet=quiet)
+    return evidence_of(subject, measure(subject, targets, quiet=quiet), seed=seed, quiet=quiet)
+
+
+def evidence_of(subject: Subject, measured: Measured, *, seed: int = 0, quiet: bool = False) -> Evidence:
+    """The same for what has been measured already."""
+    targets = measured.targets
     statistic = "correct" if targets.statistic == "accuracy" else "target"
     everything = np.ones(len(targets.units), dtype=bool)
     if not targets.rivals:

@@ -1,18 +1,19 @@
-"""One pass over a subject's prompts: every head's reading of every unit."""
+"""One pass over a subject's prompts: every head's reading of every unit, of one phenomenon or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from probe.errors import CaptureError
 from probe.scores.rows import Plan, Reading, read
 from probe.subject import Subject
-from probe.targets import Targets, Unit
+from probe.targets import Positions, Targets
 from probe.tty import progress
 
 TOKENS_PER_BATCH = 2048
@@ -33,33 +34,99 @@ def measure(subject: Subject, targets: Targets, *, quiet: bool = False, what: st
     """Read the attention rows of every unit, in one forward pass a prompt. Raises CaptureError for NaN or inf,
     UnsupportedModel for models without heads in every layer.
     """
+    (measured,) = measure_together(subject, [targets], quiet=quiet, what=what)
+    return measured
+
+
+def measure_together(
+    subject: Subject, many: Sequence[Targets], *, quiet: bool = False, what: str = ""
+) -> list[Measured]:
+    """The same for several phenomena: prompts that they share are run once for all of them."""
     subject.anatomy.check_even()
-    units = targets.units
-    labelled = any(r.foils for u in units for r in u.rows)
-    shape = (subject.n_layers, subject.n_heads, len(units))
-    values = {name: np.full(shape, np.nan) for name in Reading.FIELDS}
-    batches = list(_batches(units))
-    for chosen in progress(batches, what or f"{targets.phenomenon} on {subject.name}", quiet=quiet):
-        picked = [units[i] for i in chosen]
-        queries = [tuple(q for r in u.rows for q in r.query) for u in picked]
-        for batch, seen in subject.captured([u.ids for u in picked], ["pattern"], rows=queries, batch_size=len(picked)):
-            plan = Plan.of(picked, batch.shift, max(batch.lengths), words=labelled)
+    places: dict[Positions, list[tuple[int, int]]] = {}  # a prompt's ids -> (which targets, which unit)
+    for t, targets in enumerate(many):
+        for u, unit in enumerate(targets.units):
+            places.setdefault(unit.ids, []).append((t, u))
+    prompts = list(places)
+    values = [
+        {name: np.full((subject.n_layers, subject.n_heads, len(t.units)), np.nan) for name in Reading.FIELDS}
+        for t in many
+    ]
+    names = ", ".join(dict.fromkeys(t.phenomenon for t in many))
+    for chosen in progress(list(_batches(prompts)), what or f"{names} on {subject.name}", quiet=quiet):
+        ids = [prompts[i] for i in chosen]
+        asked = [sorted({q for t, u in places[p] for r in many[t].units[u].rows for q in r.query}) for p in ids]
+        for batch, seen in subject.captured(ids, ["pattern"], rows=asked, batch_size=len(ids)):
+            parts = [_Part.of(many[t], t, ids, asked, places, batch.shift) for t in range(len(many))]
             for layer in range(subject.n_layers):
                 pattern = seen["pattern", layer]
                 if not torch.isfinite(pattern).all():
                     raise CaptureError(f"the pattern of layer {layer} of {subject.name} holds NaN or infinite values.")
-                reading = read(pattern, seen.visible[layer], plan)
-                for name in Reading.FIELDS:
-                    values[name][layer][:, chosen] = getattr(reading, name).double().nanmean(-1).T.cpu().numpy()
-    return Measured(targets, values)
+                for part in (p for p in parts if p is not None):
+                    reading = read(part.rows_of(pattern), part.rows_of(seen.visible[layer]), part.plan)
+                    for name in Reading.FIELDS:
+                        found = getattr(reading, name).double().nanmean(-1).T.cpu().numpy()
+                        values[part.number][name][layer][:, part.units] = found
+    return [Measured(t, v) for t, v in zip(many, values, strict=True)]
 
 
-def _batches(units: Sequence[Unit]) -> Iterator[Collection[int]]:
-    """Indices of units of like length, about `TOKENS_PER_BATCH` tokens together."""
-    order = sorted(range(len(units)), key=lambda i: (len(units[i].ids), i))
+@dataclass(frozen=True)
+class _Part:
+    """One phenomenon's units among a batch of prompts. number: which phenomenon. units: which of its units. prompts:
+    the batch row of each. places: (unit, query) index of each query among the rows that were captured.
+    """
+
+    number: int
+    units: list[int]
+    prompts: Tensor
+    places: Tensor
+    plan: Plan
+
+    @classmethod
+    def of(
+        cls,
+        targets: Targets,
+        number: int,
+        ids: Sequence[Positions],
+        asked: Sequence[Sequence[int]],
+        places: dict[Positions, list[tuple[int, int]]],
+        shift: Sequence[int],
+    ) -> _Part | None:
+        """None where the batch has none of its units."""
+        mine = [(row, u) for row, p in enumerate(ids) for t, u in places[p] if t == number]
+        if not mine:
+            return None
+        units = [targets.units[u] for _, u in mine]
+        rows = [row for row, _ in mine]
+        queries = [[q for r in u.rows for q in r.query] for u in units]
+        most = max(map(len, queries))
+        at = [[asked[row].index(q) for q in qs] for row, qs in zip(rows, queries, strict=True)]
+        words = any(r.foils for u in targets.units for r in u.rows)
+        n_keys = max(s + len(p) for s, p in zip(shift, ids, strict=True))
+        return cls(
+            number,
+            [u for _, u in mine],
+            torch.tensor(rows),
+            torch.tensor([a + [a[-1]] * (most - len(a)) for a in at]),
+            Plan.of(units, [shift[row] for row in rows], n_keys, words=words),
+        )
+
+    def rows_of(self, tensor: Tensor) -> Tensor:
+        """(unit, head, query, key) of a tensor over prompts and captured rows; axes of size 1 stay."""
+        prompts = self.prompts if tensor.shape[0] > 1 else torch.zeros_like(self.prompts)
+        chosen = tensor[prompts.to(tensor.device)]
+        if chosen.shape[2] == 1:
+            return chosen
+        at = self.places.to(tensor.device)[:, None, :, None]
+        return chosen.gather(2, at.expand(-1, chosen.shape[1], -1, chosen.shape[3]))
+
+
+def _batches(prompts: Sequence[Positions]) -> Iterator[list[int]]:
+    """Indices of prompts of like length, about `TOKENS_PER_BATCH` tokens together."""
+    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
     batch: list[int] = []
     for i in order:
-        if batch and (len(batch) + 1) * len(units[i].ids) > TOKENS_PER_BATCH:
+        if batch and (len(batch) + 1) * len(prompts[i]) > TOKENS_PER_BATCH:
             yield batch
             batch = []
         batch.append(i)

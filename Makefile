@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-STUDIES := coreference by_hand pipeline lineages induction block positions cache atlas
+STUDIES := coreference by_hand pipeline lineages induction block positions cache position atlas
 
 .PHONY: report report-full compatibility cost test test-browser lint format clean
 

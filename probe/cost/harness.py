@@ -50,8 +50,8 @@ PLANS = {
     "quick": (TINY, Case("smollm2", 256, 7)),
     "full": (
         TINY,
-        Case("smollm2", 256, 9),
-        Case("smollm2", 1024, 5),
+        Case("smollm2", 256, 7),
+        Case("smollm2", 1024, 3),
         Case("smollm2", 4096, 2, MIDDLE),
         Case("smollm2", 8192, 1, LONG),
     ),

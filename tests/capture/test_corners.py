@@ -59,7 +59,7 @@ def test_paths_into_one_reader_add_up(tiny: Subject) -> None:
     each = tiny.run(texts, "logits", edits=[[first], [first]])["logits"].nan_to_num()
     assert torch.allclose(each, tiny.run(texts, "logits", edits=[first])["logits"].nan_to_num(), atol=1e-5)
     with pytest.raises(ProbeError, match="one capture cannot do both"):
-        tiny.run(TEXT, edits=[first, edits.zero("pattern", 2, heads=0)])
+        tiny.run(TEXT, "logits", edits=[first, edits.zero("pattern", 2, heads=0)])
 
 
 @pytest.mark.parametrize("model", ["tiny", "bloom"])

@@ -124,11 +124,12 @@ def watch(subject: Subject, profile: str, seed: int) -> Watched:
 
     from probe.causal import by_index
     from probe.causal.controls import knock_out_group, output_norms
+    from probe.scores.measure import measure
 
     asked = lists_of(subject, 5, HEADS_LISTS[profile], None, "market", seed + 1)
     targets = subject.bind(asked)
     found = by_index.answers(subject, asked)
-    mass = by_index.mass_on_gold(subject, targets)
+    mass = measure(subject, targets)["target"]
     names = sorted(set(found["list"]))
     held = found["list"].isin(names[1::2]).to_numpy()
     first = mass[..., ~held].mean(-1)

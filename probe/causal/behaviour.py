@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe import stats
-from probe.capture.batch import make_batch
-from probe.capture.capture import Capture
-from probe.causal.readout import Asked, Scores, asked, contrast, run_rows, scores_of, unreadable
+from probe.causal.readout import ask, asked, unreadable
 from probe.causal.sweep import Array
 from probe.errors import ProbeError
 from probe.subject import Subject
-from probe.targets import Positions, Targets, Unit
+from probe.targets import Targets, Unit
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def candidate_scores(subject: Subject, units: Sequence[Unit], *, batch_size: int
     prompts = sorted(asked(subject, units), key=lambda p: len(p.ids))
     for start in range(0, len(prompts), batch_size):
         chosen = prompts[start : start + batch_size]
-        for prompt, scores in zip(chosen, _scores(subject, chosen, [p.ids for p in chosen]), strict=True):
+        for prompt, scores in zip(chosen, ask(subject, chosen, [p.ids for p in chosen]).scores, strict=True):
             found[prompt.unit].update({c: float(s) for c, s in scores.items()})
     return [np.array([scores[c] for c in sorted(scores)]) for scores in found]
 
@@ -109,30 +107,24 @@ def _mean(
     return float(grouped.overall[0]), (float(low[0]), float(high[0]))
 
 
+def share_right(scores: Array) -> float:
+    """Of one question: 1 where the right answer, the first, is the likeliest, a share where others are as likely."""
+    best = scores.max()
+    return float(scores[0] == best) / int((scores == best).sum())
+
+
 def _ask(subject: Subject, units: Sequence[Unit], correct: Array, difference: Array, batch_size: int) -> None:
-    own: dict[int, dict[int, float]] = {}
-    apart: dict[int, float] = {}
-    prompts = sorted(asked(subject, units), key=lambda p: (p.swapped is None, len(p.ids)))
+    """Fill in both arrays, for the units that have what they need."""
+    able = [i for i, u in enumerate(units) if u.answer is not None]
+    own = candidate_scores(subject, [units[i] for i in able], batch_size=batch_size)
+    for i, scores in zip(able, own, strict=True):
+        correct[i] = share_right(scores)
+        if units[i].swapped is not None:
+            difference[i] = scores[0] - scores[1]
+    prompts = [(p, p.swapped) for p in asked(subject, units, most=1) if p.swapped is not None]
+    prompts.sort(key=lambda pair: len(pair[1]))
     for start in range(0, len(prompts), batch_size):
         chosen = prompts[start : start + batch_size]
-        scores = _scores(subject, chosen, [p.ids for p in chosen])
-        for prompt, mine in zip(chosen, scores, strict=True):
-            own.setdefault(prompt.unit, {}).update({c: float(s) for c, s in mine.items()})
-        paired = [(p, p.swapped) for p in chosen if p.swapped is not None and {0, 1} & {c for c, _, _ in p.terms}]
-        if paired:
-            others = _scores(subject, [p for p, _ in paired], [ids for _, ids in paired])
-            ours = {id(p): s for p, s in zip(chosen, scores, strict=True)}
-            for (prompt, _), theirs in zip(paired, others, strict=True):
-                change = float(contrast(ours[id(prompt)]) - contrast(theirs))
-                apart[prompt.unit] = apart.get(prompt.unit, 0.0) + change
-    for unit, found in own.items():
-        best = max(found.values())
-        correct[unit] = (found[0] == best) / sum(s == best for s in found.values())
-    for unit, change in apart.items():
-        difference[unit] = change
-
-
-def _scores(subject: Subject, prompts: Sequence[Asked], ids: Sequence[Positions]) -> list[Scores]:
-    batch = make_batch(subject.anatomy, ids, range(len(ids)))
-    rows = tuple(sorted({row for p in prompts for row in p.rows}))
-    return scores_of(run_rows(subject, batch, rows, Capture(subject.anatomy)), rows, prompts)
+        theirs = ask(subject, [p for p, _ in chosen], [ids for _, ids in chosen]).contrasts
+        for (prompt, _), other in zip(chosen, theirs, strict=True):
+            difference[prompt.unit] -= other

@@ -14,12 +14,10 @@ from scipy.special import logsumexp
 from scipy.stats import mannwhitneyu
 
 from probe import stats
-from probe.causal.behaviour import candidate_scores
+from probe.causal.behaviour import candidate_scores, share_right
 from probe.data.texts import Dataset, Labelled
 from probe.errors import DataError
-from probe.scores.measure import measure
 from probe.subject import Subject
-from probe.targets import Targets
 
 Array = npt.NDArray[np.float64]
 FEWEST = 5  # right and wrong answers at an index, for an AUC there
@@ -34,10 +32,8 @@ def answers(subject: Subject, dataset: Dataset) -> pd.DataFrame:
     rows = []
     for unit, scores in zip(units, candidate_scores(subject, units), strict=True):
         own = tags[unit.item]
-        best = scores.max()
-        correct = float(scores[0] == best) / int((scores == best).sum())
-        log_p = float(scores[0] - logsumexp(scores))
-        rows.append((unit.item, unit.cluster, int(own["n"]), own["phrasing"], int(own["index"]), correct, log_p))
+        outcome = share_right(scores), float(scores[0] - logsumexp(scores))
+        rows.append((unit.item, unit.cluster, int(own["n"]), own["phrasing"], int(own["index"]), *outcome))
     return pd.DataFrame(rows, columns=["item", "list", "n", "phrasing", "index", "correct", "log_p"])
 
 
@@ -96,11 +92,6 @@ def ends(table: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.D
     made = pd.DataFrame(rows, columns=["n", "phrasing", *names, "u", "p_u", "lists"])
     made.insert(len(made.columns) - 1, "p_holm", stats.holm(made["p_u"].to_numpy()))
     return made
-
-
-def mass_on_gold(subject: Subject, targets: Targets) -> Array:
-    """(layer, head, unit): attention from where the answer is produced to the value asked for."""
-    return measure(subject, targets)["target"]
 
 
 def within_index_auc(mass: Array, correct: Sequence[float], index: Sequence[int]) -> Array:

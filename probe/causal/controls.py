@@ -12,19 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probe import data
-from probe.capture.batch import make_batch
-from probe.capture.capture import Capture
 from probe.capture.edit import Edit, Where
-from probe.causal.readout import asked, contrast, run_rows, scores_of
-from probe.causal.sweep import Array, Heads, mean_z
+from probe.causal.readout import ask, asked
+from probe.causal.sweep import Array, Head, Heads, all_heads, mean_z
 from probe.subject import Subject
 from probe.targets import Positions, Unit
 
 MATCHED = 20  # heads that a head is compared with
 NORM_PROMPTS = 64
 UNRELATED_TEXTS = 24
-
-Head = tuple[int, int]
 
 
 def output_norms(subject: Subject, units: Sequence[Unit]) -> Array:
@@ -104,8 +100,7 @@ def knock_out_group(
 ) -> Groups:
     """Mean-ablate heads together, and `groups` random groups matched on output norm, none of the heads among them."""
     rng = random.Random(seed)
-    every = [(layer, head) for layer in range(subject.n_layers) for head in range(subject.n_heads)]
-    others = [h for h in every if h not in heads]
+    others = [h for h in all_heads(subject) if h not in heads]
     drawn: list[tuple[Head, ...]] = []
     for _ in range(groups):
         group: list[Head] = []
@@ -129,11 +124,8 @@ def _losses(subject: Subject, units: Sequence[Unit], groups: Sequence[Heads]) ->
         per_batch = max(1, 2048 // len(prompt.ids))
         for start in range(0, len(rows_of), per_batch):
             some = rows_of[start : start + per_batch]
-            batch = make_batch(subject.anatomy, [prompt.ids] * len(some), range(len(some)))
-            seen = Capture(subject.anatomy, edits=_means(some, mean), frames=batch.frames)
-            logits = run_rows(subject, batch, prompt.rows, seen)
-            scores = scores_of(logits, prompt.rows, [prompt] * len(some))
-            totals[start : start + len(some)] += [float(contrast(s)) for s in scores]
+            n_times = [prompt] * len(some), [prompt.ids] * len(some)
+            totals[start : start + len(some)] += ask(subject, *n_times, edits=_means(some, mean)).contrasts
     n = len({p.unit for p in prompts})
     return [float((totals[0] - t) / n) for t in totals[1:]]
 

@@ -21,7 +21,7 @@ from probe import stats
 from probe.causal.behaviour import Behaviour, behaviour
 from probe.causal.controls import Groups, knock_out_group, losses_without, matched, output_norms, unrelated
 from probe.causal.screen import screen
-from probe.causal.sweep import Array, sweep
+from probe.causal.sweep import Array, Head, all_heads, sweep
 from probe.scores.evidence import ALPHA, FEWEST_CLUSTERS, MOST_PICKED, measurement_half
 from probe.subject import Subject
 from probe.targets import Targets, Unit
@@ -33,7 +33,6 @@ MEASURED = ("patch", "pattern", "mean", "resample", "edge")
 CONTROLS = 24  # heads to compare with, drawn at random, where not all are measured
 SMALL = 64  # heads: so few are all measured exactly, for attribution is blind where attention is saturated
 
-Head = tuple[int, int]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -92,7 +91,7 @@ def causal(
     first = _screened(subject, units, test, full, quiet)
     picked = _best(first, most)
     tested = list(dict.fromkeys([*picked, *also]))
-    others = [(int(a), int(b)) for a, b in np.ndindex(norms.shape) if (int(a), int(b)) not in tested]
+    others = [h for h in all_heads(subject) if h not in tested]
     if not full and len(others) > CONTROLS:
         others = sorted(random.Random(seed).sample(others, CONTROLS))
     peers = {h: matched(norms, h, others) for h in tested}

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probe.capture.batch import Batch
+from probe.capture.batch import Batch, make_batch
+from probe.capture.capture import Capture
+from probe.capture.edit import Edit
 from probe.subject import Subject
 from probe.targets import Positions, Unit
 
@@ -97,14 +100,38 @@ def contrast(scores: Scores) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def run_rows(
-    subject: Subject, batch: Batch, rows: Positions, within: AbstractContextManager[Any], *, grad: bool = False
-) -> Tensor:
-    """The logits (prompt, row, vocab) of a batch at positions of its tensors, and no others where the model allows."""
+class Asking(NamedTuple):
+    """One pass over prompts: what their candidates got, the batch they were, and what was captured on the way."""
+
+    scores: list[Scores]
+    batch: Batch
+    seen: Capture
+
+    @property
+    def contrasts(self) -> npt.NDArray[np.float64]:
+        """Each prompt's, (prompt,) nats."""
+        return np.array([float(contrast(s)) for s in self.scores])
+
+
+def ask(
+    subject: Subject,
+    prompts: Sequence[Asked],
+    ids: Sequence[Positions],
+    *,
+    sites: Sequence[str] = (),
+    edits: Sequence[Edit] = (),
+    gradients: bool = False,
+) -> Asking:
+    """Run prompts in one batch, padded on the right. ids: of each prompt or of its minimal pair. sites, edits,
+    gradients: as for `Capture`. Logits are made for the rows that are read alone, where the model allows it.
+    """
+    batch = make_batch(subject.anatomy, ids, range(len(ids)))
+    rows = tuple(sorted({row for p in prompts for row in p.rows}))
     options: dict[str, Any] = dict(batch.inputs)
     some = "logits_to_keep" in inspect.signature(subject.model.forward).parameters
     if some:
         options["logits_to_keep"] = torch.tensor(rows, device=batch.inputs["input_ids"].device)
-    with torch.set_grad_enabled(grad), within:
+    seen = Capture(subject.anatomy, sites, edits=edits, frames=batch.frames, gradients=gradients)
+    with torch.set_grad_enabled(gradients), seen:
         logits: Tensor = subject.model(**options).logits
-    return logits if some else logits[:, list(rows)]
+    return Asking(scores_of(logits if some else logits[:, list(rows)], rows, prompts), batch, seen)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from probe.capture.batch import make_batch
 from probe.capture.capture import Capture
-from probe.causal.readout import asked, contrast, run_rows, scores_of
+from probe.causal.readout import ask, asked, contrast
 from probe.causal.sweep import Array, mean_z
 from probe.errors import ProbeError
 from probe.subject import Subject
@@ -35,17 +34,13 @@ def screen(subject: Subject, units: Sequence[Unit], *, towards: str = "pair", ba
     found = np.full((subject.n_layers, subject.n_heads, len(units)), np.nan)
     for start in range(0, len(prompts), batch_size):
         chosen = prompts[start : start + batch_size]
-        batch = make_batch(subject.anatomy, [p.ids for p in chosen], range(len(chosen)))
-        rows = tuple(sorted({row for p in chosen for row in p.rows}))
-        seen = Capture(subject.anatomy, ["z"], frames=batch.frames, gradients=True)
-        logits = run_rows(subject, batch, rows, seen, grad=True)
-        total = torch.stack([contrast(s) for s in scores_of(logits, rows, chosen)]).sum()
-        gradients = seen.gradients(total)
+        asking = ask(subject, chosen, [p.ids for p in chosen], sites=["z"], gradients=True)
+        gradients = asking.seen.gradients(torch.stack([contrast(s) for s in asking.scores]).sum())
         others = None if mean is not None else _captured(subject, [p.swapped or () for p in chosen])
         for layer in range(subject.n_layers):
-            z = seen["z", layer].detach()
+            z = asking.seen["z", layer].detach()
             other = mean[layer].expand_as(z) if mean is not None else others["z", layer]  # type: ignore[index]
-            real = batch.inputs["attention_mask"].bool().unsqueeze(-1)
+            real = asking.batch.inputs["attention_mask"].bool().unsqueeze(-1)
             products = torch.where(real, ((z - other) * gradients["z", layer]).sum(-1), 0)  # (prompt, pos, head)
             lost = products.sum(1).double().cpu().numpy()
             for at, prompt in enumerate(chosen):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probe.capture.batch import make_batch
-from probe.capture.capture import Capture
 from probe.capture.edit import Change, Edit, Where
 from probe.capture.prefix import Prefix
-from probe.causal.readout import Asked, asked, contrast, run_rows, scores_of
+from probe.causal.readout import Asked, ask, asked
 from probe.errors import ProbeError, UnknownName
 from probe.subject import Subject
 from probe.targets import Positions, Unit
@@ -38,7 +35,8 @@ PAIRED = ("patch", "restore", "pattern")
 TOKENS_PER_BATCH = 4096
 
 Array = npt.NDArray[np.float64]
-Heads = Sequence[tuple[int, int]]
+Head = tuple[int, int]  # layer, head
+Heads = Sequence[Head]
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def sweep(
     if not prompts:
         raise ProbeError("none of the units has a question, so there is no answer to watch.")
     wanted: dict[int, list[int]] = {}
-    for layer, head in sorted(set(heads) if heads is not None else _all(subject)):
+    for layer, head in sorted(set(heads) if heads is not None else all_heads(subject)):
         wanted.setdefault(layer, []).append(head)
     shape = subject.n_layers, subject.n_heads, len(units)
     clean, swapped = np.full(len(units), np.nan), np.full(len(units), np.nan)
@@ -123,15 +121,13 @@ class _Pass:
         sites: Sequence[str],
         resumes: bool | None,
     ) -> None:
-        self.ids, rows = ids, _rows(prompts)
-        batch = make_batch(subject.anatomy, ids, range(len(ids)))
+        self.ids = ids
         self.prefix = Prefix(subject.anatomy, works=resumes is True)
-        self.seen = Capture(subject.anatomy, sites, frames=batch.frames)
         with self.prefix.recorded(len(ids)):
-            logits = run_rows(subject, batch, rows, self.seen)
+            asking = ask(subject, prompts, ids, sites=sites)
         if resumes is None:
-            self.prefix.check(batch.inputs)
-        self.contrasts: Array = np.array([float(contrast(s)) for s in scores_of(logits, rows, prompts)])
+            self.prefix.check(asking.batch.inputs)
+        self.seen, self.contrasts = asking.seen, asking.contrasts
 
 
 class _Part:
@@ -178,15 +174,10 @@ class _Part:
             base = self.other
         pairs = [(p, h) for p in range(len(self.prompts)) for h in heads]
         who, head = torch.tensor(pairs).T
-        batch = make_batch(self.subject.anatomy, [base.ids[p] for p, _ in pairs], range(len(pairs)))
         site, change = self._change(kind, layer, who, head)
-        seen = Capture(self.subject.anatomy, edits=[Edit(site, layer, change, what=kind)], frames=batch.frames)
-        prompts = [self.prompts[p] for p, _ in pairs]
-        rows = _rows(prompts)
-        with ExitStack() as resumed:
-            resumed.enter_context(base.prefix.resumed(layer, who.tolist()))
-            logits = run_rows(self.subject, batch, rows, seen)
-        edited: Array = np.array([float(contrast(s)) for s in scores_of(logits, rows, prompts)])
+        prompts, ids = [self.prompts[p] for p, _ in pairs], [base.ids[p] for p, _ in pairs]
+        with base.prefix.resumed(layer, who.tolist()):
+            edited = ask(self.subject, prompts, ids, edits=[Edit(site, layer, change, what=kind)]).contrasts
         edited = edited.reshape(len(self.prompts), len(heads))
         return edited - base.contrasts[:, None] if kind == "restore" else base.contrasts[:, None] - edited
 
@@ -250,12 +241,8 @@ class _Part:
         return change
 
 
-def _rows(prompts: Sequence[Asked]) -> Positions:
-    """Every position at which one of the prompts is read; prompts are padded on the right."""
-    return tuple(sorted({row for p in prompts for row in p.rows}))
-
-
-def _all(subject: Subject) -> list[tuple[int, int]]:
+def all_heads(subject: Subject) -> list[Head]:
+    """Every (layer, head), in order."""
     return [(layer, head) for layer in range(subject.n_layers) for head in range(subject.n_heads)]
 
 

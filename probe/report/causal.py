@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pandas as pd
 
 from probe.errors import ResultsError
+from probe.report.html import head_link
 from probe.report.numbers import count, fixed, interval, p_value
 
 NUMBERS = (
@@ -88,8 +88,7 @@ def _row(name: str, row: dict[Any, Any]) -> Row:
         *(fixed(row[kind], 2) for kind in ("pattern", "mean", "resample", "edge")),
         fixed(row["unrelated_loss"]),
     )
-    link = f"#head={label}&phenomenon={quote(name, safe='')}"
-    return Row(label, link, str(row["verdict"]), "pass" if row["passed"] else "fail", cells)
+    return Row(label, head_link(label, name), str(row["verdict"]), "pass" if row["passed"] else "fail", cells)
 
 
 def _gate(gate: dict[str, Any]) -> str:

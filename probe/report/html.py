@@ -6,6 +6,7 @@ import base64
 import hashlib
 from functools import cache
 from importlib import resources
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -15,6 +16,11 @@ from probe.report.strips import readable
 
 BUDGET = 4_000_000
 """Bytes a page may have."""
+
+
+def head_link(label: str, phenomenon: str) -> str:
+    """The fragment that opens a head's examples. label: "layer.head"."""
+    return f"#head={label}&phenomenon={quote(phenomenon, safe='')}"
 
 
 def check_budget(total: int, parts: dict[str, int], budget: int = BUDGET) -> None:

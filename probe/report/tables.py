@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from probe.report import metrics, strips
 from probe.report.folder import Phenomenon, Results
+from probe.report.html import head_link
 from probe.report.numbers import NONE, count, fixed, interval, p_value
 from probe.report.strips import Piece
 from probe.runner.manifest import Manifest
@@ -52,7 +52,7 @@ ALL_COLUMNS = (
 
 def link(phenomenon: Phenomenon, index: int) -> str:
     """The fragment that opens a head's examples."""
-    return f"#head={phenomenon.label(index)}&phenomenon={quote(phenomenon.name, safe='')}"
+    return head_link(phenomenon.label(index), phenomenon.name)
 
 
 def verdict(phenomenon: Phenomenon, index: int) -> str:

@@ -10,6 +10,7 @@ import torch
 import probe
 from probe.causal import by_index
 from probe.errors import DataError
+from probe.scores.measure import measure
 from probe.subject import Subject
 
 
@@ -84,7 +85,7 @@ def test_the_question_effect_is_the_difference_to_a_name_that_is_not_there(smoll
 def test_the_planted_retrieval_head_looks_at_the_value() -> None:
     subject = probe.load("planted:retrieval")
     targets = subject.bind(probe.data.language.facts(per_frame=4))
-    mass = by_index.mass_on_gold(subject, targets)
+    mass = measure(subject, targets)["target"]
     assert mass[1, 0].min() == pytest.approx(1, abs=1e-3)
     others = np.delete(mass.reshape(-1, mass.shape[-1]), 4, axis=0)
     assert others.mean(-1).max() < 0.2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -190,10 +193,37 @@ def test_models_whose_layers_share_keys_are_run_whole() -> None:
     prefix = Prefix(anatomy)
     with torch.no_grad(), prefix.recorded(1):
         plain = anatomy.backbone(**inputs).last_hidden_state
-    works = prefix.check(inputs)
+    assert prefix.check(inputs) is False
     with torch.no_grad(), prefix.resumed(5, [0]):
-        again = anatomy.backbone(**inputs).last_hidden_state
-    assert torch.equal(plain, again), works
+        assert torch.equal(anatomy.backbone(**inputs).last_hidden_state, plain)
+    prefix.works = True  # as if it had not been checked
+    with pytest.raises(Exception), torch.no_grad(), prefix.resumed(5, [0]):  # noqa: B017, PT011
+        assert torch.equal(anatomy.backbone(**inputs).last_hidden_state, plain)
+
+
+def test_layers_that_tell_each_other_more_than_the_stream_are_run_whole(tiny: Subject) -> None:
+    """Here each layer adds how many have run: without the lower ones, nothing fails, but the numbers are others."""
+    model = copy.deepcopy(tiny.model)
+    ran: list[int] = []
+
+    def counting(forward: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+            ran.append(1)
+            return forward(*args, **kwargs) + len(ran)
+
+        return run
+
+    anatomy = dissect(model)
+    model.base_model.embed.register_forward_hook(lambda *_: ran.clear())
+    own = [counting(block.forward) for block in model.base_model.blocks]
+    for block, forward in zip(model.base_model.blocks, own, strict=True):
+        block.forward = forward
+    inputs = {"input_ids": torch.tensor([tiny.encode("Anna thanked Ben").ids])}
+    prefix = Prefix(anatomy)
+    with torch.no_grad(), prefix.recorded(1):
+        anatomy.backbone(**inputs)
+    assert prefix.check(inputs) is False
+    assert [block.forward for block in model.base_model.blocks] == own, "and all is put back"
 
 
 def test_unknown_kinds_and_units_that_ask_nothing_are_refused(tiny: Subject, units: tuple[Unit, ...]) -> None:

@@ -20,7 +20,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 DEPTHS = (4, 16)
 SIZES = {
-    "quick": {"steps": 90, "batch_size": 16, "d_model": 32, "seeds": 1, "questions": 48},
+    "quick": {"steps": 120, "batch_size": 16, "d_model": 32, "seeds": 1, "questions": 48},
     "full": {"steps": 400, "batch_size": 16, "d_model": 64, "seeds": 2, "questions": 400},
 }
 POINTS = 12  # of each training curve

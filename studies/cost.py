@@ -1,8 +1,8 @@
 """The price of looking: time and memory of probe and its peers against a plain forward pass; and the speed of the
-tiny GPT against an equally configured GPT-2.
+tiny GPT against an equally configured GPT-2; and what scoring every head costs.
 
     python -m studies.cost --profile quick --out reports/cost
-    python -m studies.cost --profile full --out reports/cost --only tiny-gpt   # leaves the other table as it is
+    python -m studies.cost --profile full --out reports/cost --only tiny-gpt   # leaves the other tables as they are
 
 Not a cell of the runner, since times are never the same twice: it writes a folder of its own, with a README.
 """
@@ -20,24 +20,25 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.cost", description=__doc__)
     parser.add_argument("--profile", choices=("quick", "full"), default="quick")
     parser.add_argument("--out", type=Path, default=Path("reports/quick/cost"), help="folder for the results")
-    parser.add_argument("--only", choices=("reading", "tiny-gpt"), help="measure one table, keep the other")
+    parser.add_argument("--only", choices=("reading", "tiny-gpt", "scoring"), help="measure one table, keep the others")
     parser.add_argument("--threads", type=int, default=2, help="of torch, the same for every contender")
     parser.add_argument("--seed", type=int, default=0, help="of the token ids")
     given = parser.parse_args(words)
 
     import pandas as pd
 
-    from probe.cost.harness import PLANS, TINY_REPEATS, machine, measure, measure_tiny
+    from probe.cost.harness import PLANS, SCORING_REPEATS, TINY_REPEATS, machine, measure, measure_scoring, measure_tiny
     from probe.cost.write import write
 
     again = f"python -m studies.cost --profile {given.profile} --threads {given.threads} --seed {given.seed}"
-    facts = machine(given.threads, given.seed)
-    if given.only != "reading":
-        tiny = measure_tiny(TINY_REPEATS[given.profile], threads=given.threads, seed=given.seed, say=_say)
-        write(given.out, facts, again, tiny=tiny)
+    facts, how = machine(given.threads, given.seed), {"threads": given.threads, "seed": given.seed, "say": _say}
+    if given.only in (None, "tiny-gpt"):
+        write(given.out, facts, again, tiny=measure_tiny(TINY_REPEATS[given.profile], **how))
+    if given.only in (None, "scoring"):
+        write(given.out, facts, again, scoring=measure_scoring(SCORING_REPEATS[given.profile], **how))
     tables: list[pd.DataFrame] = []
-    for case in PLANS[given.profile] if given.only != "tiny-gpt" else ():
-        tables.append(measure([case], threads=given.threads, seed=given.seed, say=_say))
+    for case in PLANS[given.profile] if given.only in (None, "reading") else ():
+        tables.append(measure([case], **how))
         # After each case, so that an interrupted run leaves a page of what it has measured.
         write(given.out, facts, again, reading=pd.concat(tables, ignore_index=True))
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from probe.capture.batch import make_batch
 from probe.capture.edit import Change, Edit, Where
 from probe.capture.prefix import Prefix
 from probe.causal.readout import Asked, ask, asked
@@ -32,7 +33,7 @@ KINDS = {
     "edge": "the head cannot look from the query to the target; nats lost",
 }
 PAIRED = ("patch", "restore", "pattern")
-TOKENS_PER_BATCH = 4096
+TOKENS_PER_BATCH, ENOUGH_TOKENS = 4096, 1024
 
 Array = npt.NDArray[np.float64]
 Head = tuple[int, int]  # layer, head
@@ -82,10 +83,9 @@ def sweep(
     values = {kind: np.full(shape, np.nan) for kind in kinds}
     mean = mean_z(subject, [p.ids for p in prompts]) if "mean" in kinds else None
     most_heads = max(map(len, wanted.values()), default=1)
-    draws, resumes = random.Random(seed), None
+    draws, resumes = random.Random(seed), _resumes(subject, [p.ids for p in prompts[:2]])
     for chosen in progress(list(_batches(prompts, most_heads)), f"heads of {subject.name}", quiet=quiet):
-        part = _Part(subject, [prompts[i] for i in chosen], units, mean, resumes)
-        resumes = part.own.prefix.works
+        part = _Part(subject, [prompts[i] for i in chosen], units, mean, kinds, resumes)
         part.draw([p.ids for p in prompts], draws if "resample" in kinds else None)
         _add(clean, part.numbers, part.own.contrasts)
         if part.other is not None:
@@ -110,6 +110,15 @@ def mean_z(subject: Subject, prompts: Sequence[Positions], batch_size: int = 16)
     return (total / n).float()
 
 
+def _resumes(subject: Subject, prompts: Sequence[Positions]) -> bool:
+    """Whether passes can be resumed above a layer, tried on a few prompts, at every layer."""
+    inputs = make_batch(subject.anatomy, prompts, range(len(prompts))).inputs
+    prefix = Prefix(subject.anatomy)
+    with torch.no_grad(), prefix.recorded(len(prompts)):
+        subject.anatomy.backbone(**inputs)
+    return prefix.check(inputs)
+
+
 class _Pass:
     """A batch of prompts, run once: its z (layer by layer), patterns, contrasts, and the means to resume it."""
 
@@ -119,14 +128,12 @@ class _Pass:
         prompts: Sequence[Asked],
         ids: Sequence[Positions],
         sites: Sequence[str],
-        resumes: bool | None,
+        resumes: bool,
     ) -> None:
         self.ids = ids
-        self.prefix = Prefix(subject.anatomy, works=resumes is True)
+        self.prefix = Prefix(subject.anatomy, works=resumes)
         with self.prefix.recorded(len(ids)):
             asking = ask(subject, prompts, ids, sites=sites)
-        if resumes is None:
-            self.prefix.check(asking.batch.inputs)
         self.seen, self.contrasts = asking.seen, asking.contrasts
 
 
@@ -139,7 +146,8 @@ class _Part:
         prompts: Sequence[Asked],
         units: Sequence[Unit],
         mean: Tensor | None,
-        resumes: bool | None,
+        kinds: Sequence[str],
+        resumes: bool,
     ) -> None:
         self.subject, self.prompts, self.mean = subject, prompts, mean
         self.units = [units[p.unit] for p in prompts]
@@ -147,8 +155,9 @@ class _Part:
         self.own = _Pass(subject, prompts, [p.ids for p in prompts], ["z"], resumes)
         self.other: _Pass | None = None
         pairs = [p.swapped for p in prompts if p.swapped is not None]
+        sites = ["z", "pattern"] if "pattern" in kinds else ["z"]
         if len(pairs) == len(prompts):  # batches hold prompts that have one, or that have none
-            self.other = _Pass(subject, prompts, pairs, ["z", "pattern"], self.own.prefix.works)
+            self.other = _Pass(subject, prompts, pairs, sites, resumes)
         self.donors: list[Tensor] = []
 
     def draw(self, ids: Sequence[Positions], draws: random.Random | None) -> None:
@@ -247,15 +256,20 @@ def all_heads(subject: Subject) -> list[Head]:
 
 
 def _batches(prompts: Sequence[Asked], heads: int) -> Iterator[list[int]]:
-    """Indices of prompts of like length, those with a minimal pair apart from those without."""
+    """Indices of prompts of like length, those with a minimal pair apart from those without. Prompts of another length
+    are asked at other rows, and every row that one of a batch is asked at costs logits for all: so a batch that is
+    large enough ends where the length changes.
+    """
     order = sorted(range(len(prompts)), key=lambda i: (prompts[i].swapped is None, len(prompts[i].ids), i))
     batch: list[int] = []
     for i in order:
-        size = (len(batch) + 1) * len(prompts[i].ids) * heads
-        apart = batch and (prompts[batch[0]].swapped is None) != (prompts[i].swapped is None)
-        if batch and (size > TOKENS_PER_BATCH or apart):
-            yield batch
-            batch = []
+        if batch:
+            first, size = prompts[batch[0]], len(prompts[i].ids) * heads
+            full = (len(batch) + 1) * size > TOKENS_PER_BATCH
+            longer = len(first.ids) != len(prompts[i].ids) and len(batch) * size >= ENOUGH_TOKENS
+            if full or longer or (first.swapped is None) != (prompts[i].swapped is None):
+                yield batch
+                batch = []
         batch.append(i)
     if batch:
         yield batch

@@ -18,6 +18,7 @@ import pandas as pd
 from probe.cost import memory
 from probe.cost.contenders import CONTENDERS, PLAIN
 from probe.cost.pairs import Pairs
+from probe.cost.scoring import TASKS as SCORINGS
 from probe.cost.tiny_gpt import TASKS
 from probe.errors import ProbeError
 
@@ -27,6 +28,9 @@ COLUMNS = (
 )  # fmt: skip
 TINY_COLUMNS = (
     "task", "repeats", "tokens", "speedup_median", "speedup_min", "speedup_max", "gpt2_seconds", "tiny_seconds",
+)  # fmt: skip
+SCORING_COLUMNS = (
+    "task", "model", "repeats", "ratio_median", "ratio_min", "ratio_max", "plain_seconds", "seconds",
 )  # fmt: skip
 PACKAGES = ("torch", "transformers", "transformer-lens", "nnsight")
 THREADS = 2
@@ -44,7 +48,6 @@ class Case(NamedTuple):
 
 
 LONG = (PLAIN, "probe-rows", "output-attentions")
-MIDDLE = (PLAIN, "probe-sites", "probe-rows", "probe-streams")  # the peers' passes there take minutes, and 9 GB
 TINY = Case("tiny", 64, 15)  # the longest prompt it reads
 PLANS = {
     "quick": (TINY, Case("smollm2", 256, 7)),
@@ -52,11 +55,12 @@ PLANS = {
         TINY,
         Case("smollm2", 256, 7),
         Case("smollm2", 1024, 3),
-        Case("smollm2", 4096, 2, MIDDLE),
+        Case("smollm2", 4096, 2),
         Case("smollm2", 8192, 1, LONG),
     ),
 }
 TINY_REPEATS = {"quick": 7, "full": 25}  # pairs of a task of the tiny GPT
+SCORING_MODEL, SCORING_REPEATS = "smollm2", {"quick": 1, "full": 2}
 
 Ask = Callable[[Sequence[str]], dict[str, Any]]
 """Words for the worker in, its answer out."""
@@ -135,6 +139,35 @@ def measure_tiny(
         spread = (median(speedups), min(speedups), max(speedups), median(pairs.plain), median(pairs.contender))
         rows.append((name, repeats, task.tokens, *spread))
     return pd.DataFrame(rows, columns=list(TINY_COLUMNS))
+
+
+ask_scoring: Ask = partial(ask_worker, module="probe.cost.scoring")
+
+
+def measure_scoring(
+    repeats: int,
+    *,
+    model: str = SCORING_MODEL,
+    threads: int = THREADS,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+    ask: Ask = ask_scoring,
+) -> pd.DataFrame:
+    """One row per task of scoring (`SCORING_COLUMNS`): its seconds over those of the plain passes that are the same
+    work.
+
+    seed: of the prompts. Raises ProbeError if a task fails.
+    """
+    rows = []
+    for name in SCORINGS:
+        say(f"{model}: {name}")
+        answer = ask([name, model, "--repeats", str(repeats), "--threads", str(threads), "--seed", str(seed)])
+        if why_not := _why_not(answer):
+            raise ProbeError(f"{name} on {model} {why_not}")
+        pairs = Pairs(**answer)
+        spread = (median(pairs.ratios), min(pairs.ratios), max(pairs.ratios))
+        rows.append((name, model, repeats, *spread, median(pairs.plain), median(pairs.contender)))
+    return pd.DataFrame(rows, columns=list(SCORING_COLUMNS))
 
 
 def machine(threads: int = THREADS, seed: int = 0) -> dict[str, str]:

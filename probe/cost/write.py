@@ -1,4 +1,6 @@
-"""The cost study as a folder: cost.csv with cost.png, tiny-gpt.csv, and a README.md made from the same tables."""
+"""The cost study as a folder: cost.csv with cost.png, tiny-gpt.csv, scoring.csv, and a README.md made from the same
+tables.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ import pandas as pd
 
 from probe.cost.contenders import CONTENDERS, PLAIN
 from probe.cost.figure import cost_figure
-from probe.cost.harness import COLUMNS, TINY_COLUMNS
+from probe.cost.harness import COLUMNS, SCORING_COLUMNS, TINY_COLUMNS
+from probe.cost.scoring import TASKS as SCORINGS
 from probe.cost.tiny_gpt import TASKS
 from probe.errors import ResultsError
 
 QUESTION = "What does reading a model cost, beside a plain forward pass?"
 TINY_TITLE = "The tiny GPT beside an equally configured GPT-2"
-READING_CSV, TINY_CSV = "cost.csv", "tiny-gpt.csv"
+SCORING_TITLE = "What scoring every head costs"
+READING_CSV, TINY_CSV, SCORING_CSV = "cost.csv", "tiny-gpt.csv", "scoring.csv"
 MAIN = "probe-sites"  # the contender the answer begins with
 
 METHOD = """\
@@ -44,6 +48,14 @@ step of torch's AdamW; decoding is transformers' `generate` beside the tiny GPT'
 faster" is GPT-2's time, the mean of the two runs around, over the tiny GPT's.
 """
 
+SCORING_METHOD = """\
+Timed in pairs: plain passes, the scoring, plain passes, ..., in one process, on the same prompts in batches of the same
+size. The exact effects are of the model's answer to minimal pairs; a plain pass makes logits at the rows that are
+asked, as the scoring does, and is counted once for each head and prompt. The nine phenomena (previous, own and first
+token, delimiters, duplicates, after duplicates, offsets of two, three and four) are read in every row of natural
+text; neither they nor the plain passes make logits.
+"""
+
 
 def write(
     folder: Path,
@@ -52,11 +64,13 @@ def write(
     *,
     reading: pd.DataFrame | None = None,
     tiny: pd.DataFrame | None = None,
+    scoring: pd.DataFrame | None = None,
 ) -> None:
     """Write the tables that are given and the page of all that the folder, made if it is missing, then holds.
 
-    machine: facts for the reader. command: what makes the folder again. reading: as `measure` returns it. tiny: as
-    `measure_tiny` returns it. Raises ResultsError if the folder cannot be written or holds another table.
+    machine: facts for the reader. command: what makes the folder again. reading, tiny, scoring: as `measure`,
+    `measure_tiny` and `measure_scoring` return them. Raises ResultsError if the folder cannot be written or holds
+    another table.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,9 +79,12 @@ def write(
             (folder / "cost.png").write_bytes(cost_figure(reading))
         if tiny is not None:
             tiny.to_csv(folder / TINY_CSV, index=False, float_format="%.6g")
+        if scoring is not None:
+            scoring.to_csv(folder / SCORING_CSV, index=False, float_format="%.6g")
         reading = _kept(folder / READING_CSV, COLUMNS) if reading is None else reading
         tiny = _kept(folder / TINY_CSV, TINY_COLUMNS) if tiny is None else tiny
-        (folder / "README.md").write_text(readme(reading, tiny, machine, command), encoding="utf-8")
+        scoring = _kept(folder / SCORING_CSV, SCORING_COLUMNS) if scoring is None else scoring
+        (folder / "README.md").write_text(readme(reading, tiny, scoring, machine, command), encoding="utf-8")
     except OSError as error:
         raise ResultsError(f"the results cannot be written to {folder}: {error}.") from error
 
@@ -82,7 +99,13 @@ def _kept(path: Path, columns: Sequence[str]) -> pd.DataFrame | None:
     return table.fillna({"note": ""})
 
 
-def readme(reading: pd.DataFrame | None, tiny: pd.DataFrame | None, machine: Mapping[str, str], command: str) -> str:
+def readme(
+    reading: pd.DataFrame | None,
+    tiny: pd.DataFrame | None,
+    scoring: pd.DataFrame | None,
+    machine: Mapping[str, str],
+    command: str,
+) -> str:
     """The page as Markdown, of the tables there are."""
     parts = []
     if reading is not None:
@@ -103,6 +126,13 @@ def readme(reading: pd.DataFrame | None, tiny: pd.DataFrame | None, machine: Map
             TINY_METHOD,
             f"The numbers are in [{TINY_CSV}]({TINY_CSV}).\n",
         ]
+    if scoring is not None:
+        parts += [
+            f"## {SCORING_TITLE}\n",
+            scoring_markdown(scoring),
+            SCORING_METHOD,
+            f"The numbers are in [{SCORING_CSV}]({SCORING_CSV}).\n",
+        ]
     facts = "\n".join(f"| {name} | {value} |" for name, value in machine.items())
     return "\n".join((*parts, f"Again: `{command}`.\n", "| machine | |\n|---|---|", f"{facts}\n"))
 
@@ -119,6 +149,19 @@ def tiny_markdown(table: pd.DataFrame) -> str:
     for _, row in table.iterrows():
         speeds = " | ".join(f"{row['tokens'] / row[name]:,.0f}" for name in ("gpt2_seconds", "tiny_seconds"))
         lines.append(f"| {TASKS[row['task']].label} | {speeds} | {speedup(row)} | {row['repeats']} |")
+    return "\n".join(lines) + "\n"
+
+
+def scoring_markdown(table: pd.DataFrame) -> str:
+    """The table for readers."""
+    lines = [
+        "| model | what | plain = 1 (range) | of | pairs | plain, s | scoring, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for _, row in table.iterrows():
+        task = SCORINGS[row["task"]]
+        seconds = f"{row['plain_seconds']:.3g} | {row['seconds']:.3g}"
+        lines.append(f"| {row['model']} | {task.label} | {ratio(row)} | {task.work} | {row['repeats']} | {seconds} |")
     return "\n".join(lines) + "\n"
 
 

@@ -27,7 +27,7 @@ from probe.errors import UnsupportedModel
 from probe.models.gpt import GPT, Block
 from probe.models.repeats import Repeated
 from probe.models.tokenizer import SPECIAL
-from probe.scores.rows import Plan, read
+from probe.scores.rows import Plan, Rows, read
 from probe.subject import Subject
 from probe.targets import Row, Targets, Unit
 
@@ -114,8 +114,7 @@ class InductionTest:
         self.targets = induction_targets(self.ids)
         length = len(self.ids[0])
         self._plans = [
-            Plan.of(t.units, [0] * len(strings), length, words=False)
-            for t in (self.targets, previous_targets(self.ids))
+            Plan.of(t.units, [range(length)] * len(strings)) for t in (self.targets, previous_targets(self.ids))
         ]
         self._first, self._later = torch.zeros(2, len(strings), length, dtype=torch.bool)
         for n, string in enumerate(strings):
@@ -130,10 +129,8 @@ class InductionTest:
         ((_, seen),) = subject.captured(self.ids, ["pattern", "v", "logits"], edits=edits, batch_size=len(self.ids))
         ids, rows = torch.tensor(self.ids), []
         for layer in range(subject.n_layers):
-            induction, previous = (
-                read(_rows(seen["pattern", layer], plan), _rows(seen.visible[layer], plan), plan)
-                for plan in self._plans
-            )
+            every = Rows(seen["pattern", layer], seen.visible[layer])
+            induction, previous = (read(every, plan) for plan in self._plans)
             masses = (induction.target, previous.target, induction.first)
             per_head = [m.double().nanmean(-1).mean(0).tolist() for m in masses]
             per_head += [score.tolist() for score in copying(model, layer, seen["v", layer], ids)]
@@ -169,14 +166,6 @@ def copying(model: GPT, layer: int, values: Tensor, ids: Tensor) -> tuple[Tensor
         top = raised.argmax(-1) == own.squeeze(-1)
     symbols = ids >= len(SPECIAL)
     return (2 * share[symbols] - 1).double().mean(0), top[symbols].double().mean(0)
-
-
-def _rows(square: Tensor, plan: Plan) -> Tensor:
-    """The rows that a plan reads, out of all of them: (unit or 1, head or 1, query, key) -> (unit, head, row, key)."""
-    longest = max(map(len, plan.queries))
-    filled = torch.tensor([[*queries, *[queries[-1]] * (longest - len(queries))] for queries in plan.queries])
-    index = filled[:, None, :, None].expand(-1, square.shape[1], -1, square.shape[3])
-    return square.expand(len(filled), -1, -1, -1).gather(2, index)
 
 
 def _mean(loss: Tensor, chosen: Tensor) -> float:

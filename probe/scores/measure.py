@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from probe.errors import CaptureError
-from probe.scores.rows import Plan, Reading, read
+from probe.scores.rows import Plan, Reading, Rows, read
 from probe.subject import Subject
 from probe.targets import Positions, Targets
 from probe.tty import progress
@@ -62,8 +61,9 @@ def measure_together(
                 pattern = seen["pattern", layer]
                 if not torch.isfinite(pattern).all():
                     raise CaptureError(f"the pattern of layer {layer} of {subject.name} holds NaN or infinite values.")
+                rows = Rows(pattern, seen.visible[layer])
                 for part in (p for p in parts if p is not None):
-                    reading = read(part.rows_of(pattern), part.rows_of(seen.visible[layer]), part.plan)
+                    reading = read(rows, part.plan)
                     for name in Reading.FIELDS:
                         found = getattr(reading, name).double().nanmean(-1).T.cpu().numpy()
                         values[part.number][name][layer][:, part.units] = found
@@ -72,14 +72,10 @@ def measure_together(
 
 @dataclass(frozen=True)
 class _Part:
-    """One phenomenon's units among a batch of prompts. number: which phenomenon. units: which of its units. prompts:
-    the batch row of each. places: (unit, query) index of each query among the rows that were captured.
-    """
+    """One phenomenon's units among a batch of prompts. number: which phenomenon. units: which of its units."""
 
     number: int
     units: list[int]
-    prompts: Tensor
-    places: Tensor
     plan: Plan
 
     @classmethod
@@ -96,29 +92,12 @@ class _Part:
         mine = [(row, u) for row, p in enumerate(ids) for t, u in places[p] if t == number]
         if not mine:
             return None
-        units = [targets.units[u] for _, u in mine]
-        rows = [row for row, _ in mine]
-        queries = [[q for r in u.rows for q in r.query] for u in units]
-        most = max(map(len, queries))
-        at = [[asked[row].index(q) for q in qs] for row, qs in zip(rows, queries, strict=True)]
         words = any(r.foils for u in targets.units for r in u.rows)
         n_keys = max(s + len(p) for s, p in zip(shift, ids, strict=True))
-        return cls(
-            number,
-            [u for _, u in mine],
-            torch.tensor(rows),
-            torch.tensor([a + [a[-1]] * (most - len(a)) for a in at]),
-            Plan.of(units, [shift[row] for row in rows], n_keys, words=words),
-        )
-
-    def rows_of(self, tensor: Tensor) -> Tensor:
-        """(unit, head, query, key) of a tensor over prompts and captured rows; axes of size 1 stay."""
-        prompts = self.prompts if tensor.shape[0] > 1 else torch.zeros_like(self.prompts)
-        chosen = tensor[prompts.to(tensor.device)]
-        if chosen.shape[2] == 1:
-            return chosen
-        at = self.places.to(tensor.device)[:, None, :, None]
-        return chosen.gather(2, at.expand(-1, chosen.shape[1], -1, chosen.shape[3]))
+        units = [targets.units[u] for _, u in mine]
+        prompts = [row for row, _ in mine]
+        plan = Plan.of(units, asked, prompts=prompts, shift=shift, n_keys=n_keys if words else None)
+        return cls(number, [u for _, u in mine], plan)
 
 
 def _batches(prompts: Sequence[Positions]) -> Iterator[list[int]]:

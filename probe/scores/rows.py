@@ -5,13 +5,14 @@ Every head score is a small statistic of what `read` returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from probe.targets import Positions, Unit
+from probe.targets import Row, Unit
 
 
 @dataclass(frozen=True)
@@ -37,133 +38,206 @@ class Reading:
     FIELDS = ("target", "foil", "correct", "word_correct", "first", "entropy", "entropy_max", "chance")
 
 
+class Rows:
+    """Attention rows of one layer, as they were captured, and what can be said of them whatever the phenomenon: made
+    once, read for several.
+
+    pattern: (prompt, head, query, key), not changed. visible: the same shape, any axis but the last of size 1. uniform:
+    what attention spread over the visible keys would be; default: each row's own.
+    """
+
+    def __init__(self, pattern: Tensor, visible: Tensor, uniform: Tensor | None = None) -> None:
+        self.pattern, self.visible = pattern.float(), visible
+        self.uniform = visible / visible.sum(-1, keepdim=True) if uniform is None else uniform
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """(prompt, head, query) nats."""
+        pattern = self.pattern
+        tiny = torch.finfo(pattern.dtype).tiny  # 0 · log 0 is 0; a clamp and a log are faster than torch's own entr
+        return -(pattern * pattern.clamp(min=tiny).log()).sum(-1)
+
+    @cached_property
+    def entropy_max(self) -> Tensor:
+        """(prompt or 1, 1 or head, query or 1) nats."""
+        return self.visible.sum(-1).log()
+
+    def at(self, values: Tensor, plan: Plan) -> Tensor:
+        """What belongs to each row of a plan: (prompt, head, query) -> (unit, head, row)."""
+        values = values.expand(self.pattern.shape[0], -1, self.pattern.shape[2])
+        return values.transpose(1, 2)[plan.prompts[:, None], plan.at[..., 0]].transpose(1, 2)
+
+    def mass(self, weights: Tensor, plan: Plan, keys: Tensor) -> Tensor:
+        """Weights (prompt, head, query, key) summed over keys (unit, row, n), -1 adding nothing: (unit, head, row)."""
+        weights = weights.expand(self.pattern.shape[0], -1, self.pattern.shape[2], -1)
+        found = weights.permute(0, 2, 3, 1)[plan.prompts[:, None, None], plan.at, keys.clamp(min=0)]
+        return (found * (keys >= 0).unsqueeze(-1)).sum(2).transpose(1, 2)
+
+    def averaged(self, plan: Plan) -> Rows:
+        """A plan's own rows, the queries of each averaged: (unit, head, row, key)."""
+
+        def mean(values: Tensor) -> Tensor:
+            values = values.expand(self.pattern.shape[0], -1, self.pattern.shape[2], -1)
+            found = values.transpose(1, 2)[plan.prompts[:, None, None], plan.at]  # (unit, row, query, head, key)
+            return (found * plan.share[..., None, None]).sum(2).transpose(1, 2)
+
+        return Rows(mean(self.pattern), mean(self.visible.float()) > 0, mean(self.uniform))
+
+
 @dataclass(frozen=True)
 class Plan:
     """Where the rows of a batch of units lie, as tensors; made once and used for every layer.
 
-    queries: each unit's query positions, in order: the rows to capture. average: (unit, row, query), how the captured
-    queries are averaged into measured rows; None where each row has one query.
+    prompts: (unit,) the prompt of each among those captured. at: (unit, row, query), which of its captured rows a row
+    is read from, the last repeated where it has fewer queries; share: the weight of each in the average.
     """
 
-    queries: tuple[Positions, ...]
-    average: Tensor | None
+    prompts: Tensor
+    at: Tensor
+    share: Tensor
     target: Tensor  # (unit, row, n) key positions, -1 where there are fewer
-    foils: Tensor  # (unit, row, foil, n)
-    word_of: Tensor  # (unit, key) index of the key's word, 0 for keys without one
-    own_word: Tensor  # (unit, row) the query's word
-    hit: Tensor  # (unit, row, word) whether the word is one of the target's
+    foils: tuple[Tensor, ...]  # of each foil, as target
     real: Tensor  # (unit, row)
-    with_words: bool
+    words: Words | None
 
     @classmethod
-    def of(cls, units: Sequence[Unit], shift: Sequence[int], n_keys: int, *, words: bool) -> Plan:
-        """shift: padding before each unit's prompt; n_keys: keys of the padded batch; words: whether to score words."""
-        rows = max(len(u.rows) for u in units)
-        queries = tuple(tuple(q for r in u.rows for q in r.query) for u in units)
-        average = None
-        if any(len(r.query) > 1 for u in units for r in u.rows) or len({len(u.rows) for u in units}) > 1:
-            average = torch.zeros(len(units), rows, max(map(len, queries)))
-            for i, unit in enumerate(units):
-                at = 0
-                for j, row in enumerate(unit.rows):
-                    average[i, j, at : at + len(row.query)] = 1 / len(row.query)
-                    at += len(row.query)
-        shape = len(units), rows
+    def of(
+        cls,
+        units: Sequence[Unit],
+        captured: Sequence[Sequence[int]],
+        *,
+        prompts: Sequence[int] | None = None,
+        shift: Sequence[int] | None = None,
+        n_keys: int | None = None,
+    ) -> Plan:
+        """captured: the query positions, of each prompt, whose rows were captured, in order. prompts: of each unit,
+        default its own number. shift: padding before each prompt, default none. n_keys: keys of the padded batch;
+        without it, words are not scored.
+        """
+        prompts = range(len(units)) if prompts is None else prompts
+        before = [0 if shift is None else shift[p] for p in prompts]
+        places = [{q: i for i, q in enumerate(queries)} for queries in captured]
+        at = [[[places[p][q] for q in r.query] for r in u.rows] for u, p in zip(units, prompts, strict=True)]
+        n_rows = max(len(u.rows) for u in units)
         n_foils = max((len(r.foils) for u in units for r in u.rows), default=0)
-        foils = _filled(
-            (*shape, n_foils),
-            (
-                ((i, j, f), [p + s for p in foil])
-                for i, (u, s) in enumerate(zip(units, shift, strict=True))
-                for j, r in enumerate(u.rows)
-                for f, foil in enumerate(r.foils)
-            ),
+        target, *foils = (
+            _filled([[_keys(r, f, s) for r in u.rows] for u, s in zip(units, before, strict=True)], n_rows, -1)
+            for f in (None, *range(n_foils))
         )
-        target = _filled(
-            shape,
-            (
-                ((i, j), [p + s for p in r.target])
-                for i, (u, s) in enumerate(zip(units, shift, strict=True))
-                for j, r in enumerate(u.rows)
-            ),
+        return cls(
+            torch.tensor(list(prompts)),
+            _filled(at, n_rows, None),
+            _filled([[[1 / len(queries)] * len(queries) for queries in rows] for rows in at], n_rows, 0.0),
+            target,
+            tuple(foils),
+            torch.tensor([[j < len(u.rows) for j in range(n_rows)] for u in units]),
+            None if n_keys is None else Words.of(units, before, n_keys, n_rows),
         )
-        real = torch.tensor([[j < len(u.rows) for j in range(rows)] for u in units])
-        return cls(queries, average, target, foils, *_words(units, shift, n_keys, rows), real, words)
+
+    def alone(self) -> Plan:
+        """The same rows, read from `Rows.averaged`."""
+        n, rows = self.real.shape
+        at = torch.arange(rows).expand(n, -1).unsqueeze(-1)
+        return replace(self, prompts=torch.arange(n), at=at, share=torch.ones(n, rows, 1))
+
+    def to(self, device: torch.device) -> Plan:
+        """The same on another device."""
+        return Plan(
+            self.prompts.to(device),
+            self.at.to(device),
+            self.share.to(device),
+            self.target.to(device),
+            tuple(f.to(device) for f in self.foils),
+            self.real.to(device),
+            None if self.words is None else self.words.to(device),
+        )
 
 
-def read(pattern: Tensor, visible: Tensor, plan: Plan) -> Reading:
-    """Read one layer's rows. pattern (unit, head, query, key), visible (unit or 1, 1 or head, query, key).
-
-    The pattern is not changed. Masked cells are told by `visible`, never by their value.
+@dataclass(frozen=True)
+class Words:
+    """of_key: (unit, key) index of the key's word, 0 for keys without one. own: (unit, row) the query's. hit: (unit,
+    row, word) whether the word is one of the target's.
     """
-    pattern = pattern.float()
-    seen = visible.expand(pattern.shape[0], -1, -1, -1).float()
-    uniform = seen / seen.sum(-1, keepdim=True)
-    if plan.average is not None:
-        average = plan.average.to(pattern.device).unsqueeze(1)
-        pattern, uniform = average @ pattern, average @ uniform
-        seen = ((average @ seen) > 0).float()
+
+    of_key: Tensor
+    own: Tensor
+    hit: Tensor
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], shift: Sequence[int], n_keys: int, rows: int) -> Words:
+        """shift: padding before each unit's prompt. n_keys, rows: of the longest."""
+        n_words = 1 + max(len(u.words) for u in units)
+        of_key = torch.zeros(len(units), n_keys, dtype=torch.long)
+        own = torch.zeros(len(units), rows, dtype=torch.long)
+        hit = torch.zeros(len(units), rows, n_words, dtype=torch.bool)
+        for i, (unit, s) in enumerate(zip(units, shift, strict=True)):
+            for w, word in enumerate(unit.words, start=1):
+                of_key[i, [p + s for p in word]] = w
+            for j, row in enumerate(unit.rows):
+                own[i, j] = of_key[i, row.query[0] + s]
+                hit[i, j, of_key[i, [p + s for p in row.target]]] = True
+        hit[..., 0] = False
+        return cls(of_key, own, hit)
+
+    def to(self, device: torch.device) -> Words:
+        return Words(self.of_key.to(device), self.own.to(device), self.hit.to(device))
+
+
+def read(rows: Rows, plan: Plan) -> Reading:
+    """Read one layer's rows. Masked cells are told by what is visible, never by their value."""
+    plan = plan.to(rows.pattern.device)
+    if plan.words is not None or plan.at.shape[2] > 1:
+        rows, plan = rows.averaged(plan), plan.alone().to(rows.pattern.device)
     missing = torch.where(plan.real, 0.0, torch.nan).unsqueeze(1)
-    n_seen = seen.sum(-1)
-    target = _mass(pattern, plan.target)
-    n_foils = plan.foils.shape[2]
-    foils = torch.stack([_mass(pattern, plan.foils[:, :, f]) for f in range(n_foils)], -1) if n_foils else None
+    target = rows.mass(rows.pattern, plan, plan.target)
+    foils = torch.stack([rows.mass(rows.pattern, plan, f) for f in plan.foils], -1) if plan.foils else None
+    nothing = torch.full_like(target, torch.nan)
     return Reading(
         target=target + missing,
-        foil=(foils.amax(-1) if foils is not None else torch.full_like(target, torch.nan)) + missing,
-        correct=_correct(target, foils) + missing,
-        word_correct=(_word_correct(pattern, plan) if plan.with_words else torch.full_like(target, torch.nan))
-        + missing,
-        first=pattern[..., 0] + missing,
-        entropy=torch.special.entr(pattern.clamp(min=0)).sum(-1) + missing,
-        entropy_max=(n_seen.log() + missing).expand_as(target),
-        chance=(_mass(uniform, plan.target) + missing).expand_as(target),
+        foil=nothing if foils is None else foils.amax(-1) + missing,
+        correct=nothing if foils is None else _correct(target, foils) + missing,
+        word_correct=nothing if plan.words is None else _word_correct(rows.pattern, plan.words) + missing,
+        first=rows.at(rows.pattern[..., 0], plan) + missing,
+        entropy=rows.at(rows.entropy, plan) + missing,
+        entropy_max=(rows.at(rows.entropy_max, plan) + missing).expand_as(target),
+        chance=(rows.mass(rows.uniform, plan, plan.target) + missing).expand_as(target),
     )
 
 
-def _mass(pattern: Tensor, positions: Tensor) -> Tensor:
-    """Attention summed over key positions (unit, row, n); -1 adds nothing."""
-    index = positions.clamp(min=0).unsqueeze(1).expand(-1, pattern.shape[1], -1, -1)
-    return (pattern.gather(-1, index) * (positions >= 0).unsqueeze(1)).sum(-1)
-
-
-def _correct(target: Tensor, foils: Tensor | None) -> Tensor:
-    if foils is None:
-        return torch.full_like(target, torch.nan)
+def _correct(target: Tensor, foils: Tensor) -> Tensor:
     best = foils.amax(-1)
     ties = 1 + (foils == target.unsqueeze(-1)).sum(-1)
     return torch.where(target > best, 1.0, torch.where(target == best, 1.0 / ties, 0.0))
 
 
-def _word_correct(pattern: Tensor, plan: Plan) -> Tensor:
+def _word_correct(pattern: Tensor, words: Words) -> Tensor:
+    """(unit, head, row), from rows (unit, head, row, key)."""
     heads, rows = pattern.shape[1:3]
-    n_words = plan.hit.shape[-1]
-    index = plan.word_of[:, None, None, :].expand(-1, heads, rows, -1)
-    mass = pattern.new_zeros(*pattern.shape[:3], n_words).scatter_add(-1, index, pattern)
+    index = words.of_key[:, None, None, :].expand(-1, heads, rows, -1)
+    mass = pattern.new_zeros(*pattern.shape[:3], words.hit.shape[-1]).scatter_add(-1, index, pattern)
     mass[..., 0] = -1.0  # no word: special tokens and padding
-    mass.scatter_(-1, plan.own_word[:, None, :, None].expand(-1, heads, -1, 1), -1.0)
-    return plan.hit.unsqueeze(1).expand(-1, heads, -1, -1).gather(-1, mass.argmax(-1, keepdim=True)).squeeze(-1).float()
+    mass.scatter_(-1, words.own[:, None, :, None].expand(-1, heads, -1, 1), -1.0)
+    return (
+        words.hit.unsqueeze(1).expand(-1, heads, -1, -1).gather(-1, mass.argmax(-1, keepdim=True)).squeeze(-1).float()
+    )
 
 
-def _words(units: Sequence[Unit], shift: Sequence[int], n_keys: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    n_words = 1 + max(len(u.words) for u in units)
-    word_of = torch.zeros(len(units), n_keys, dtype=torch.long)
-    own = torch.zeros(len(units), rows, dtype=torch.long)
-    hit = torch.zeros(len(units), rows, n_words, dtype=torch.bool)
-    for i, (unit, s) in enumerate(zip(units, shift, strict=True)):
-        for w, word in enumerate(unit.words, start=1):
-            word_of[i, [p + s for p in word]] = w
-        for j, row in enumerate(unit.rows):
-            own[i, j] = word_of[i, row.query[0] + s]
-            hit[i, j, word_of[i, [p + s for p in row.target]]] = True
-    hit[..., 0] = False
-    return word_of, own, hit
+def _keys(row: Row, foil: int | None, shift: int) -> list[int]:
+    """Key positions of the target, or of a foil; none of a foil that the row does not have."""
+    keys = row.target if foil is None else row.foils[foil] if foil < len(row.foils) else ()
+    return [p + shift for p in keys]
 
 
-def _filled(shape: tuple[int, ...], entries: Iterable[tuple[tuple[int, ...], list[int]]]) -> Tensor:
-    """Lists of positions at indices of `shape`, filled up with -1 to the longest."""
-    found = list(entries)
-    full = torch.full((*shape, max((len(p) for _, p in found), default=1)), -1, dtype=torch.long)
-    for at, positions in found:
-        full[at][: len(positions)] = torch.tensor(positions)
-    return full
+def _filled(lists: Sequence[Sequence[Sequence[float]]], rows: int, fill: float | None) -> Tensor:
+    """Lists of numbers, of each unit and row, as (unit, row, n): filled up to the longest with `fill`, or, where that
+    is None, with their own last; rows that a unit does not have hold `fill`, or 0.
+    """
+    most = max((len(numbers) for unit in lists for numbers in unit), default=1)
+    blank = [0 if fill is None else fill] * most
+    return torch.tensor(
+        [
+            [[*numbers, *[numbers[-1] if fill is None else fill] * (most - len(numbers))] for numbers in unit]
+            + [blank] * (rows - len(unit))
+            for unit in lists
+        ]
+    )

@@ -14,8 +14,8 @@ import pytest
 
 from probe.cost import harness
 from probe.cost.contenders import CONTENDERS, PLAIN
-from probe.cost.harness import COLUMNS, PLANS, TINY_COLUMNS, Case, ask_worker, machine, measure
-from probe.cost.write import QUESTION, TINY_TITLE, answer, markdown, readme, tiny_answer, write
+from probe.cost.harness import COLUMNS, PLANS, SCORING_COLUMNS, TINY_COLUMNS, Case, ask_worker, machine, measure
+from probe.cost.write import QUESTION, SCORING_TITLE, TINY_TITLE, answer, markdown, readme, tiny_answer, write
 from probe.errors import ProbeError, ResultsError
 from probe.runner.registry import all_studies
 from probe.studies.cost import main
@@ -27,7 +27,12 @@ TINY = pd.DataFrame(
     [("training", 2, 4096, 1.5, 1.25, 1.75, 0.5, 0.25), ("decoding", 2, 112, 4.0, 3.5, 4.5, 1.0, 0.25)],
     columns=list(TINY_COLUMNS),
 )
+SCORING = pd.DataFrame(
+    [("sweep", "smollm2", 2, 0.55, 0.5, 0.6, 40.0, 22.0), ("nine", "smollm2", 2, 1.4, 1.3, 1.5, 27.0, 37.8)],
+    columns=list(SCORING_COLUMNS),
+)
 FACTS = {"processors": "2 (x86_64)", "torch": "2.13.0"}
+TABLES = {"tiny": TINY_TITLE, "scoring": SCORING_TITLE, "reading": QUESTION}
 
 
 def fake(words: Sequence[str]) -> dict[str, Any]:
@@ -109,7 +114,7 @@ def test_the_page_shows_every_row_and_the_reasons(table: pd.DataFrame) -> None:
 
 
 def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.DataFrame) -> None:
-    text = readme(table, TINY, FACTS, "python -m studies.cost --profile quick")
+    text = readme(table, TINY, SCORING, FACTS, "python -m studies.cost --profile quick")
     order = [
         f"# {QUESTION}",
         answer(table),
@@ -120,6 +125,10 @@ def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.
         f"## {TINY_TITLE}",
         tiny_answer(TINY),
         "[tiny-gpt.csv](tiny-gpt.csv)",
+        f"## {SCORING_TITLE}",
+        "| smollm2 | every head's z",
+        "| 0.55 (0.50–0.60) | one forward pass for each head and prompt | 2 | 40 | 22 |",
+        "[scoring.csv](scoring.csv)",
         "`python -m",
         "| torch | 2.13",
     ]
@@ -129,23 +138,25 @@ def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.
 
 def test_the_folder_holds_tables_figure_and_page(table: pd.DataFrame, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        write(tmp_path / name, FACTS, "python -m studies.cost", reading=table, tiny=TINY)
+        write(tmp_path / name, FACTS, "python -m studies.cost", reading=table, tiny=TINY, scoring=SCORING)
     files = sorted(p.name for p in (tmp_path / "one").iterdir())
-    assert files == ["README.md", "cost.csv", "cost.png", "tiny-gpt.csv"]
+    assert files == ["README.md", "cost.csv", "cost.png", "scoring.csv", "tiny-gpt.csv"]
     back = pd.read_csv(tmp_path / "one" / "cost.csv", keep_default_na=True)
     pd.testing.assert_frame_equal(back.fillna({"note": ""}), table, check_dtype=False)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "one" / "tiny-gpt.csv"), TINY, check_dtype=False)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "one" / "scoring.csv"), SCORING, check_dtype=False)
     png = (tmp_path / "one" / "cost.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert png == (tmp_path / "two" / "cost.png").read_bytes()
 
 
 def test_a_table_that_is_not_measured_again_stays_on_the_page(table: pd.DataFrame, tmp_path: Path) -> None:
-    write(tmp_path / "both", FACTS, "again", reading=table, tiny=TINY)
+    write(tmp_path / "both", FACTS, "again", reading=table, tiny=TINY, scoring=SCORING)
     write(tmp_path / "steps", FACTS, "again", tiny=TINY)
     assert (tmp_path / "steps" / "README.md").read_text().startswith(f"# {TINY_TITLE}\n")
+    write(tmp_path / "steps", FACTS, "again", scoring=SCORING)
     write(tmp_path / "steps", FACTS, "again", reading=table)
-    for name in ("README.md", "cost.csv", "tiny-gpt.csv"):
+    for name in ("README.md", "cost.csv", "tiny-gpt.csv", "scoring.csv"):
         assert (tmp_path / "steps" / name).read_bytes() == (tmp_path / "both" / name).read_bytes()
     write(tmp_path / "both", FACTS, "again", tiny=TINY.iloc[:1])
     text = (tmp_path / "both" / "README.md").read_text()
@@ -174,19 +185,21 @@ def test_a_folder_that_cannot_be_written_is_named(table: pd.DataFrame, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("only", "measured"), [([], ["tiny", "reading"]), (["tiny-gpt"], ["tiny"]), (["reading"], ["reading"])]
+    ("only", "measured"),
+    [([], ["tiny", "scoring", "reading"])] + [([name.replace("tiny", "tiny-gpt")], [name]) for name in TABLES],
 )
-def test_the_command_measures_both_tables_or_only_one(
+def test_the_command_measures_all_tables_or_only_one(
     only: list[str], measured: list[str], table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
     monkeypatch.setattr(harness, "PLANS", {"quick": (PLAN[0],)})
     monkeypatch.setattr(harness, "measure", lambda plan, **_: ran.append("reading") or table)
     monkeypatch.setattr(harness, "measure_tiny", lambda repeats, **_: ran.append("tiny") or TINY)
+    monkeypatch.setattr(harness, "measure_scoring", lambda repeats, **_: ran.append("scoring") or SCORING)
     main(["--out", str(tmp_path), *(["--only", *only] if only else [])])
     assert ran == measured
     text = (tmp_path / "README.md").read_text()
-    assert (TINY_TITLE in text, QUESTION in text) == ("tiny" in measured, "reading" in measured)
+    assert [title in text for title in TABLES.values()] == [name in measured for name in TABLES]
     assert "Again: `python -m studies.cost --profile quick --threads 2 --seed 0`." in text
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probe.scores.rivals import rival_accuracy
-from probe.scores.rows import Plan, read
+from probe.scores.rows import Plan, Reading, Rows, read
 from probe.targets import Row, Unit
 
 
@@ -22,18 +22,20 @@ def causal(n: int) -> Tensor:
     return torch.ones(n, n).tril().bool()[None, None]
 
 
-def rows_of(pattern: Tensor, units: list[Unit], shift: list[int] | None = None) -> tuple[Plan, Tensor]:
-    """The plan, and the query rows it asks for, cut from full patterns (unit, head, query, key)."""
-    plan = Plan.of(units, shift or [0] * len(units), pattern.shape[-1], words=True)
-    most = max(map(len, plan.queries))
-    index = torch.tensor([[*q, *[q[-1]] * (most - len(q))] for q in plan.queries])
-    index = index + torch.tensor(shift or [0] * len(units))[:, None]
-    return plan, index
+def read_of(pattern: Tensor, visible: Tensor, units: list[Unit], shift: int = 0) -> Reading:
+    """The queries' rows cut from full patterns (unit, head, query, key), and read."""
+    asked = [[q for r in u.rows for q in r.query] for u in units]
+    most = max(map(len, asked))
+    index = torch.tensor([[*q, *[q[-1]] * (most - len(q))] for q in asked]) + shift
+    units_of = torch.arange(len(units))[:, None]
+    cut = [
+        t.expand(len(units), -1, -1, -1).transpose(1, 2)[units_of, index].transpose(1, 2) for t in (pattern, visible)
+    ]
+    return read(Rows(*cut), Plan.of(units, asked, shift=[shift] * len(units), n_keys=pattern.shape[-1]))
 
 
 def one(pattern: Tensor, u: Unit, visible: Tensor) -> dict[str, Tensor]:
-    plan, index = rows_of(pattern, [u])
-    got = read(pattern[:, :, index[0]], visible[:, :, index[0]], plan)
+    got = read_of(pattern, visible, [u])
     return {name: getattr(got, name)[0] for name in got.FIELDS}
 
 
@@ -109,8 +111,7 @@ def test_padding_and_masked_rows_never_enter_a_score() -> None:
     padded[:, :, pad:, :pad] = 0
     visible = torch.zeros(1, 1, n + pad, n + pad, dtype=torch.bool)
     visible[:, :, pad:, pad:] = causal(n)
-    plan, index = rows_of(padded, [u], [pad])
-    got = read(padded[:, :, index[0]], visible[:, :, index[0]], plan)
+    got = read_of(padded, visible, [u], pad)
     for name in ("target", "foil", "correct", "word_correct", "entropy", "chance", "entropy_max"):
         assert torch.allclose(getattr(got, name)[0], alone[name]), name
 
@@ -127,12 +128,23 @@ def test_special_tokens_and_the_querys_own_word_are_no_answer() -> None:
     assert got["word_correct"].item() == 0.0
 
 
+def test_rows_of_words_that_are_not_scored_are_the_same() -> None:
+    """Read where they lie, and not cut out and averaged first: several phenomena share the rows of a pass."""
+    n = 7
+    pattern = torch.randn(2, 3, n, n).masked_fill(~causal(n), -torch.inf).softmax(-1)
+    units = [unit(n, Row((2,), (0, 1)), Row((5,), (4,))), unit(n, Row((6,), (3,)))]
+    cut = read_of(pattern, causal(n), units)
+    whole = read(Rows(pattern, causal(n)), Plan.of(units, [range(n)] * 2))
+    for name in ("target", "first", "entropy", "entropy_max", "chance"):
+        assert torch.allclose(getattr(whole, name), getattr(cut, name), atol=1e-6, equal_nan=True), name
+    assert whole.target[0, :, 1].tolist() == pattern[0, :, 5, 4].tolist()
+    assert whole.target[1, :, 0].tolist() == pattern[1, :, 6, 3].tolist()
+
+
 def test_units_with_fewer_rows_are_averaged_over_their_own() -> None:
     long, short = unit(5, Row((3,), (0,)), Row((4,), (3,))), unit(5, Row((2,), (1,)))
     pattern = torch.rand(2, 1, 5, 5)
-    plan, index = rows_of(pattern, [long, short])
-    rows = torch.stack([pattern[i][:, index[i]] for i in range(2)])
-    got = read(rows, torch.ones(1, 1, 2, 5, dtype=torch.bool), plan).target
+    got = read_of(pattern, torch.ones(1, 1, 5, 5, dtype=torch.bool), [long, short]).target
     assert got[0, 0].tolist() == pytest.approx([pattern[0, 0, 3, 0].item(), pattern[0, 0, 4, 3].item()])
     assert got[1, 0, 0].item() == pytest.approx(pattern[1, 0, 2, 1].item())
     assert torch.isnan(got[1, 0, 1])

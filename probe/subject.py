@@ -275,23 +275,26 @@ class Subject:
         *,
         layers: int | Sequence[int] | None = None,
         edits: Edits = (),
+        decoder: Sequence[Sequence[int]] | None = None,
         batch_size: int = 8,
     ) -> Run:
         """∂metric/∂site of each prompt, in one backward pass a batch: what attribution patching multiplies by a
         difference of activations (Nanda 2023; Syed et al. 2023).
 
         metric: of one prompt's logits, (pos, vocab) of its real tokens, a number; for a model without a language-model
-        head, of its last hidden states, (pos, d_model).
+        head, of its last hidden states, (pos, d_model); of an encoder-decoder, those of its decoder, which reads
+        `decoder`, as for `run`.
         Scores and patterns run through the model's eager attention meanwhile, equal to 1e-6.
         """
-        prompts = self._prompts(texts, whole=True)
+        prompts = self._prompts(texts)
         ids = [p.ids for p in prompts]
         names = check_sites(sites)
-        collector = Collector({"": max(map(len, ids))}, None, self.name)
+        read = self._decoder(decoder, len(prompts)) if self.anatomy.is_encoder_decoder else ids
+        collector = Collector({ENCODER: max(map(len, ids)), "": max(map(len, read))}, None, self.name)
         flat = flattened(edits, len(ids))
         for start in range(0, len(ids), batch_size):
             indices = range(start, min(start + batch_size, len(ids)))
-            batch = self._batch(ids, indices, "right", None)
+            batch = self._batch(ids, indices, "right", read if self.anatomy.is_encoder_decoder else None)
             seen = Capture(
                 self.anatomy,
                 names,
@@ -307,7 +310,7 @@ class Subject:
             found = seen.gradients(total)
             for site in seen.expected():
                 collector.add(site, found[site.name if site.layer is None else (site.name, site.layer)], batch)
-        return Run(prompts, None, collector.values(), tuple(ids))
+        return Run(prompts, None, collector.values(), tuple(tuple(r) for r in read))
 
     def generate(
         self,

@@ -95,7 +95,7 @@ class Cache:
     def __init__(self, room: int = 128) -> None:
         self.room = room  # positions that a first buffer holds; a full one is followed by one twice as long
         self.layers: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-        self._buffers: dict[nn.Module, Tensor] = {}  # (2, B, G, room, D)
+        self._buffers: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # of keys and of values, (B, G, room, D)
 
     def __len__(self) -> int:
         return next((key.shape[2] for key, _ in self.layers.values()), 0)
@@ -107,15 +107,17 @@ class Cache:
             both = (key, value) if past is None else (torch.cat([past[0], key], 2), torch.cat([past[1], value], 2))
         else:
             start = 0 if past is None else past[0].shape[2]
-            buffer, end = self._buffers.get(layer), start + key.shape[2]
-            if buffer is None or end > buffer.shape[3]:
+            buffers, end = self._buffers.get(layer), start + key.shape[2]
+            if buffers is None or end > buffers[0].shape[2]:
                 B, G, _, D = key.shape
-                buffer = self._buffers[layer] = key.new_empty(2, B, G, max(self.room, 2 * end), D)
+                size = B, G, max(self.room, 2 * end), D
+                buffers = self._buffers[layer] = key.new_empty(size), value.new_empty(size)
                 if past is not None:
-                    buffer[0, :, :, :start], buffer[1, :, :, :start] = past
-            room = buffer.data  # nothing that was read is written over, and views of it need not look so
-            room[0, :, :, start:end], room[1, :, :, start:end] = key, value
-            both = buffer[0, :, :, :end], buffer[1, :, :, :end]
+                    buffers[0][:, :, :start], buffers[1][:, :, :start] = past
+            for buffer, new in zip(buffers, (key, value), strict=True):
+                # Nothing that was read is written over, and views of it need not look so: hence the data alone.
+                buffer.data.narrow(2, start, key.shape[2]).copy_(new)
+            both = buffers[0].narrow(2, 0, end), buffers[1].narrow(2, 0, end)
         self.layers[layer] = both
         return both
 
@@ -359,12 +361,12 @@ class GPT(nn.Module):
         prompt; once all have ended, decoding stops, and ended prompts go on with that id.
         """
         with torch.inference_mode():  # leaner than no_grad: nothing is recorded for gradients at all
-            ids, cache = input_ids, Cache()
+            written, cache = [input_ids], Cache()
             # Without padding, masks and positions follow from the length, and need not be worked out at each step.
             real = None if attention_mask is None or bool(attention_mask.all()) else attention_mask
-            draws = torch.Generator(device=ids.device).manual_seed(seed)
-            ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-            new = ids
+            draws = torch.Generator(device=input_ids.device).manual_seed(seed)
+            ended = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+            new = input_ids
             for _ in range(max_new_tokens):
                 positions = None if real is None else (real.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
                 logits = self(new, real, positions, cache).logits[:, -1]
@@ -372,9 +374,9 @@ class GPT(nn.Module):
                 if stop is not None:
                     new = new.masked_fill(ended.unsqueeze(1), stop)
                     ended |= new.squeeze(1) == stop
-                ids = torch.cat([ids, new], 1)
+                written.append(new)
                 if real is not None:
                     real = torch.cat([real, torch.ones_like(new)], 1)
                 if stop is not None and bool(ended.all()):
                     break
-        return ids.clone()  # an ordinary tensor again
+        return torch.cat(written, 1)  # an ordinary tensor again

@@ -9,6 +9,7 @@ verdict.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -50,14 +51,16 @@ def heads(
 ) -> pd.DataFrame:
     """Score every head on each of `targets`; a tidy table with one row a phenomenon and head.
 
-    Columns: subject, phenomenon, dataset, layer, head, statistic; value with its 95% interval low, high (cluster
+    Columns: subject, phenomenon, dataset, direction (where candidates lie from the query: before, after, both, mixed),
+    split (measurement half, or all), layer, head, statistic; value with its 95% interval low, high (cluster
     bootstrap); chance (of the statistic); mass (attention on the target) and mass_chance (what uniform attention over
     the visible keys would put there); lift = mass - mass_chance; foil_mass (on the best foil); first_mass (on position
     0); entropy and entropy_max in nats; word_accuracy (Clark et al. 2019); best_rival, best_rival_value; random_max
-    (best head of three randomly initialised copies); selection_value; picked; p, p_holm, q (Benjamini-Hochberg over all
-    heads, exploratory); passed; n_units, n_clusters, n_excluded. For phenomena with rivals everything from `value` to
+    (best head of three randomly initialised copies); shuffled_max (best head where a candidate drawn at random is
+    called the target); selection_value; picked; p, p_holm, q (Benjamini-Hochberg over all heads, exploratory); passed;
+    n_units, n_clusters, n_excluded. For phenomena with rivals everything from `value` to
     `random_max`, and n_units and n_clusters, are those of the measurement half; n_excluded counts what could not be
-    measured at all.
+    measured at all, and excluded says why ("reason: number; ...").
     seed: the split, the resampling.
     Raises DataError if a dataset was not bound, or has too few clusters to split.
     """
@@ -88,7 +91,10 @@ def evidence_of(subject: Subject, measured: Measured, *, seed: int = 0, quiet: b
     table = _describe(subject, measured, statistic, test, seed)
     rivals = {name: np.array([rival_accuracy(name, u) for u in targets.units]) for name in (*targets.rivals, "chance")}
     _test(table, measured[statistic], rivals, targets, test, seed)
-    table["random_max"] = _random_max(subject, targets, statistic, test, quiet)
+    half = replace(targets, units=tuple(u for u, t in zip(targets.units, test, strict=True) if t))
+    table["random_max"] = _random_max(subject, half, statistic, quiet)
+    relabelled = measure(subject, shuffled(half, seed), quiet=quiet, what="shuffled labels")
+    table["shuffled_max"] = float(relabelled[statistic].mean(-1).max())
     table["passed"] = table["picked"] & (table["p_holm"] < ALPHA) & (table["value"] > table["random_max"])
     return Evidence(table, _rival_table(targets, rivals, test, seed), measured, test)
 
@@ -105,12 +111,15 @@ def _describe(
         return np.asarray(measured[name][..., chosen].mean(-1)).ravel()
 
     layer, head = np.indices((subject.n_layers, subject.n_heads))
+    directions = {u.direction for u, c in zip(targets.units, chosen, strict=True) if c}
     foils = np.array([1 + len(u.rows[0].foils) for u, c in zip(targets.units, chosen, strict=True) if c])
     return pd.DataFrame(
         {
             "subject": subject.name,
             "phenomenon": targets.phenomenon,
             "dataset": targets.dataset,
+            "direction": directions.pop() if len(directions) == 1 else "mixed",
+            "split": "measurement half" if targets.rivals else "all",
             "layer": layer.ravel(),
             "head": head.ravel(),
             "statistic": targets.statistic,
@@ -129,6 +138,7 @@ def _describe(
             "best_rival": pd.Series([None] * low.size, dtype="str"),
             "best_rival_value": np.nan,
             "random_max": np.nan,
+            "shuffled_max": np.nan,
             "selection_value": np.nan,
             "picked": False,
             "p": np.nan,
@@ -138,6 +148,7 @@ def _describe(
             "n_units": int(chosen.sum()),
             "n_clusters": len(set(clusters)),
             "n_excluded": len(targets.excluded),
+            "excluded": "; ".join(f"{reason}: {n}" for reason, n in targets.exclusions.items()),
         }
     )
 
@@ -190,15 +201,31 @@ def _test(
         table.loc[picked, "p_holm"] = stats.holm(p)
 
 
-def _random_max(subject: Subject, targets: Targets, statistic: str, test: npt.NDArray[np.bool_], quiet: bool) -> float:
+def _random_max(subject: Subject, half: Targets, statistic: str, quiet: bool) -> float:
     """The best head of the randomly initialised copies, on the measurement half."""
-    half = replace(targets, units=tuple(u for u, t in zip(targets.units, test, strict=True) if t))
     best = -np.inf
     for seed in range(RANDOM_COPIES):
         copy = subject.random_copy(seed)
         values = measure(copy, half, quiet=quiet, what=f"random weights {seed + 1} of {RANDOM_COPIES}")[statistic]
         best = max(best, float(values.mean(-1).max()))
     return best
+
+
+def shuffled(targets: Targets, seed: int = 0) -> Targets:
+    """The same prompts, in each of which one of the candidates, drawn at random, is called the target: a label that
+    says nothing.
+    """
+    rng = random.Random(seed)
+    units = []
+    for unit in targets.units:
+        drawn = rng.randrange(1 + min(len(row.foils) for row in unit.rows))
+        rows = []
+        for row in unit.rows:
+            candidates = [row.target, *row.foils]
+            target = candidates.pop(drawn)
+            rows.append(replace(row, target=target, foils=tuple(candidates)))
+        units.append(replace(unit, rows=tuple(rows)))
+    return replace(targets, units=tuple(units))
 
 
 def _rival_table(targets: Targets, rivals: dict[str, Array], chosen: npt.NDArray[np.bool_], seed: int) -> pd.DataFrame:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers as tf
 from torch import Tensor
 
+import probe
 from probe import edits
 from probe.capture.capture import Capture
 from probe.errors import CaptureError
@@ -52,6 +54,53 @@ def test_gradients_equal_what_a_small_edit_changes(name: str, request: pytest.Fi
         assert abs(slope - expected) <= 0.05 * max(abs(expected), 0.02 * float(gradient.norm() * direction.norm())), (
             site
         )
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_gradients_of_an_encoder_decoder_reach_its_encoder_and_cross_attention(kind: str, tiny: Subject) -> None:
+    subject = _encoder_decoder(kind, tiny)
+    texts, decoder = ["Anna thanked Ben .", "Ben smiled ."], [[0, 7, 30], [0, 12, 9, 21]]
+    sites = ("z", "cross.z", "cross.pattern", "cross.v", "encoder.z", "encoder.pattern", "encoder.resid_post")
+    found = subject.gradients(texts, metric, sites, layers=1, decoder=decoder)
+    assert found.ids == tuple(map(tuple, decoder))
+    torch.manual_seed(0)
+    plain = subject.run(texts, (*sites, "logits"), layers=1, decoder=decoder)
+    for site in sites:
+        gradient, values = found[site, 1], plain[site, 1]
+        assert gradient.shape == values.shape
+        for prompt in range(2):
+            real = ~gradient[prompt].isnan()
+            own = tuple(slice(int(real.sum(d).max())) for d in range(real.dim()))  # without what fills it up
+            direction = torch.randn_like(values[prompt][own]) * values[prompt][own].abs()
+            step, size = 1e-3, float(gradient[prompt][own].norm() * direction.norm())
+
+            def measured(sign: int, site: str = site, prompt: int = prompt, move: Tensor = step * direction) -> float:
+                change = edits.add(site, 1, sign * move)
+                alone = subject.run(texts[prompt], "logits", decoder=[decoder[prompt]], edits=[change])
+                return float(metric(alone["logits"][0].double()))
+
+            slope = (measured(1) - measured(-1)) / (2 * step)
+            expected = float((gradient[prompt][own] * direction).sum())
+            assert slope == pytest.approx(expected, rel=0.01, abs=2e-3 * size), (site, prompt)
+            assert size > 1e-3
+
+
+def _encoder_decoder(kind: str, tiny: Subject) -> Subject:
+    torch.manual_seed(0)
+    if kind == "t5":
+        return probe.load(
+            tf.T5ForConditionalGeneration(
+                tf.T5Config(
+                    vocab_size=400, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_decoder_layers=2, num_heads=4
+                )
+            ).eval(),
+            tiny.tokenizer,
+        )
+    config = tf.BartConfig(
+        vocab_size=400, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, init_std=0.3,
+    )  # fmt: skip
+    return probe.load(tf.BartForConditionalGeneration(config).eval(), tiny.tokenizer)
 
 
 def test_one_backward_pass_attributes_every_head(tiny: Subject) -> None:

@@ -12,7 +12,7 @@ import torch
 
 import probe
 from probe.errors import DataError, UnsupportedModel
-from probe.scores.evidence import evidence, heads
+from probe.scores.evidence import evidence, heads, shuffled
 from probe.scores.measure import measure
 from probe.subject import Subject
 from probe.targets import Targets
@@ -69,6 +69,11 @@ def test_tiny_has_heads_that_resolve_its_own_pronouns(tiny: Subject, synthetic: 
     assert best["p_holm"] < 0.05
     assert best["best_rival_value"] == 0.5
     assert best["value"] > best["random_max"] > 0.5
+    assert best["value"] > best["shuffled_max"] + 0.1
+    assert 0.45 < best["shuffled_max"] < 0.65
+    assert (best["direction"], best["split"]) == ("before", "measurement half")
+    why = "the deciding words follow the query, where a causal model cannot look"
+    assert best["excluded"] == f"{why}: {len(synthetic.excluded)}"
     assert table["picked"].sum() <= 10
     assert table[~table["picked"]]["p"].isna().all()
     assert not table[~table["picked"]]["passed"].any()
@@ -91,6 +96,30 @@ def test_with_shuffled_labels_no_head_passes(tiny: Subject, synthetic: Targets) 
             units.append(replace(unit, rows=(swapped if rng.random() < 0.5 else row,)))
         passed += int(heads(tiny, [replace(synthetic, units=tuple(units))], seed=seed)["passed"].sum())
     assert passed <= 1
+
+
+def test_shuffled_labels_are_the_same_prompts_with_a_candidate_drawn_at_random(synthetic: Targets) -> None:
+    relabelled = shuffled(synthetic, 3)
+    assert relabelled == shuffled(synthetic, 3)
+    kept = 0
+    for unit, other in zip(synthetic.units, relabelled.units, strict=True):
+        assert replace(other, rows=unit.rows) == unit
+        for row, drawn in zip(unit.rows, other.rows, strict=True):
+            assert {drawn.target, *drawn.foils} == {row.target, *row.foils}
+            assert drawn.query == row.query
+        kept += other.rows == unit.rows
+    assert 0.4 < kept / len(synthetic.units) < 0.6
+
+
+def test_what_was_left_out_is_in_the_table_with_its_reason(minilm: Subject) -> None:
+    items = probe.data.coreference(4).items
+    lost = replace(items[0], text=items[0].text + " word" * 600, pair=None)
+    bound = minilm.bind(replace(probe.data.coreference(4), items=(lost, *items[2:])))
+    table = heads(minilm, [bound, minilm.bind(probe.data.previous_token(items[:3]))])
+    assert table["n_excluded"].tolist()[::72] == [1, 0]
+    assert table["excluded"][0] == f"{bound.excluded[0].reason}: 1"
+    assert table["split"].tolist()[::72] == ["measurement half", "all"]
+    assert table["shuffled_max"].isna().tolist()[::72] == [False, True]
 
 
 def test_the_same_seed_gives_the_same_table_and_another_seed_another_half(tiny: Subject, synthetic: Targets) -> None:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from probe.subject import Subject
 
 CHAT = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
-LISTS = {"quick": 12, "full": 60}
+LISTS = {"quick": 12, "full": 40}
 SIZES: dict[str, dict[int, tuple[int, ...]]] = {
     "quick": {5: (0, 1, 2, 3, 4), 15: (0, 3, 7, 11, 14)},
-    "full": {5: (0, 1, 2, 3, 4), 10: (0, 2, 4, 5, 7, 9), 20: (0, 3, 6, 10, 13, 16, 19)},
+    "full": {5: (0, 1, 2, 3, 4), 10: (0, 2, 5, 7, 9), 20: (0, 5, 10, 14, 19)},
 }
-HEADS_LISTS = {"quick": 24, "full": 100}
-GROUPS = {"quick": (10, 20), "full": (100, 40)}  # random groups, and questions they are knocked out on
+HEADS_LISTS = {"quick": 24, "full": 60}
+GROUPS = {"quick": (10, 20), "full": (40, 24)}  # random groups, and questions they are knocked out on
 KNOCKED = 10
 SHOWN = 6
 

@@ -3,6 +3,8 @@
 probe.data.coreference()                    our own balanced sentences
 probe.data.asked_names()                    sentences that end so that a causal model names one of two people
 probe.data.buried(5)                        a list of facts and a question about one, wherever it lies
+probe.data.key_values(10)                   the same as JSON; key_values_file(path) reads Liu et al.'s files
+probe.data.needle()                         one fact in running text, at lengths and depths
 probe.data.gap("gap-validation.tsv")        GAP, from the user's file; so with winobias("pro_stereotyped_type1.txt.dev")
 probe.data.language.dataset("facts")        the synthetic language of the tiny GPT: five tasks, each with its data set
 probe.data.PLAIN                            sentences that ask nothing
@@ -17,6 +19,8 @@ from probe.data.asked_names import asked_names
 from probe.data.buried import buried
 from probe.data.coreference import coreference
 from probe.data.gap import gap
+from probe.data.key_values import key_values, key_values_file
+from probe.data.needle import needle
 from probe.data.plain import PLAIN
 from probe.data.position import (
     after_duplicate,
@@ -47,7 +51,10 @@ __all__ = [
     "first_token",
     "fixed_offset",
     "gap",
+    "key_values",
+    "key_values_file",
     "language",
+    "needle",
     "next_token",
     "own_token",
     "previous_token",

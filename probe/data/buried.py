@@ -52,6 +52,7 @@ def buried(
     phrasing: str = "market",
     fits: Callable[[str], bool] = lambda word: True,
     chat: tuple[str, str] = ("", " "),
+    filler: tuple[str, str] = ("", ""),
     absent: bool = False,
     seed: int = 0,
 ) -> Dataset:
@@ -60,8 +61,10 @@ def buried(
 
     lists: how many. indices: of the fact asked for, from 0; default all. phrasing: a key of `PHRASINGS`. fits: which
     names and things may be used, such as those that are one token of a model. chat: what stands before the list, and
-    between the question and the answer. absent: whether the question is about a name that is not in the list, one item
-    a list, with the things in their order as candidates. seed: draws names and things.
+    between the question and the answer. filler: text before and after the list, which has nothing to do with it: does
+    an end lose its edge by its place in the list, or by its distance from the prompt's ends? absent: whether the
+    question is about a name that is not in the list, one item a list, with the things in their order as candidates.
+    seed: draws names and things.
     Raises UnknownName for a phrasing, DataError for indices out of range and where too few words fit.
     """
     if phrasing not in PHRASINGS:
@@ -79,9 +82,9 @@ def buried(
         drawn = rng.sample(names, n + 1)
         facts = list(zip(drawn, rng.sample(things, n), strict=False))
         asked = [(-1, drawn[n])] if absent else [(i, drawn[i]) for i in chosen]
-        items += list(_items(f"list-{number + 1:03}", facts, asked, phrasing, chat))
+        items += list(_items(f"list-{number + 1:03}", facts, asked, phrasing, chat, filler))
     return Dataset(
-        name=f"buried-{n}-{phrasing}{'-absent' * absent}",
+        name=f"buried-{n}-{phrasing}{'-filler' * any(filler)}{'-absent' * absent}",
         phenomenon="retrieval",
         statistic="accuracy",
         rivals=("nearest", "first", "longer"),
@@ -97,17 +100,19 @@ def _items(
     asked: Sequence[tuple[int, str]],
     phrasing: str,
     chat: tuple[str, str],
+    filler: tuple[str, str],
 ) -> Iterator[Labelled]:
     """facts: (name, thing). asked: (index, name)."""
     frames = PHRASINGS[phrasing]
-    text, spans = chat[0], []
+    before, after = (f"{part} " if part else "" for part in filler)
+    text, spans = chat[0] + before, []
     for name, thing in facts:
         fact = frames.fact.format(name=name, thing=thing)
         at = len(text) + fact.index(f" {thing} ") + 1
         spans.append(Span(at, at + len(thing)))
         text += fact + " "
     for index, name in asked:
-        start = text + frames.question.format(name=name) + chat[1] + frames.answer.format(name=name)
+        start = text + after + frames.question.format(name=name) + chat[1] + frames.answer.format(name=name)
         right = max(index, 0)
         others = [k for k in range(len(facts)) if k != right]
         yield Labelled(

@@ -121,11 +121,13 @@ def _aligned(item: Labelled, prompt: Encoded, other: Labelled, pair: Encoded, re
 def _answer(prompt: Encoded, question: Question, encode: Encode) -> Answer | None:
     """Where and what the model is to answer; None where an answer's tokens do not follow the prompt's own."""
     head = prompt.text[: question.read_at].rstrip()
+    # Where the right answer follows without a space, as behind a quotation mark, all candidates do.
+    joined = len(head) == question.read_at and prompt.text.startswith(question.right, question.read_at)
     start = encode(head).ids
     start = start if start == prompt.ids[: len(start)] else ()
     ids = []
     for words in (question.right, *question.wrong):
-        whole = encode(f"{head} {words}").ids
+        whole = encode(head + " " * (not joined) + words).ids
         if not start or whole[: len(start)] != start or len(whole) == len(start):
             return None
         ids.append(whole[len(start) :])

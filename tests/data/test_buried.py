@@ -75,3 +75,15 @@ def test_bad_numbers_name_what_is_allowed() -> None:
         probe.data.buried(5, indices=(0, 5))
     with pytest.raises(UnknownName, match="Did you mean 'market'"):
         probe.data.buried(5, phrasing="markets")
+
+
+def test_filler_stands_around_the_list_and_changes_nothing_in_it() -> None:
+    plain = labelled(probe.data.buried(4, lists=2))
+    for filler in (("Rain fell.", ""), ("", "Rain fell."), ("Snow fell.", "Rain fell.")):
+        filled = labelled(probe.data.buried(4, lists=2, filler=filler))
+        for one, other in zip(plain, filled, strict=True):
+            facts, question = one.text.split(" What did")
+            parts = (filler[0], facts, filler[1], f"What did{question}")
+            assert other.text == " ".join(p for p in parts if p)
+            assert other.question is not None
+            assert other.target.text(other.text) == other.question.right == one.target.text(one.text)

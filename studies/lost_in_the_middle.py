@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import probe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     import numpy.typing as npt
     import pandas as pd
 
     from probe.causal.controls import Groups
-    from probe.data.texts import Dataset
     from probe.subject import Subject
 
-CHAT = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
 LISTS = {"quick": 12, "full": 40}
 SIZES: dict[str, dict[int, tuple[int, ...]]] = {
     "quick": {5: (0, 1, 2, 3, 4), 15: (0, 3, 7, 11, 14)},
@@ -51,15 +47,18 @@ def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 
     import pandas as pd
 
     from probe.causal import by_index
+    from probe.causal.lookups import facts
     from probe.data.buried import PHRASINGS
 
     sets = [
-        (lists_of(subject, n, LISTS[profile], indices, phrasing, seed), n, phrasing)
+        (facts(subject, n, lists=LISTS[profile], indices=indices, phrasing=phrasing, seed=seed), n, phrasing)
         for n, indices in SIZES[profile].items()
         for phrasing in PHRASINGS
     ]
     answered = [by_index.answers(subject, asked) for asked, _, _ in sets]
-    absent = [lists_of(subject, n, LISTS[profile], None, phrasing, seed, absent=True) for _, n, phrasing in sets]
+    absent = [
+        facts(subject, n, lists=LISTS[profile], phrasing=phrasing, absent=True, seed=seed) for _, n, phrasing in sets
+    ]
     effects = pd.concat(
         [by_index.question_effect(subject, a, without) for a, without in zip(answered, absent, strict=True)],
         ignore_index=True,
@@ -97,36 +96,16 @@ def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 
     )
 
 
-def lists_of(
-    subject: Subject,
-    n: int,
-    lists: int,
-    indices: Sequence[int] | None,
-    phrasing: str,
-    seed: int,
-    *,
-    absent: bool = False,
-) -> Dataset:
-    """Lists whose names and things are one token each for this model."""
-
-    def fits(word: str) -> bool:
-        return len(subject.tokenizer(f" {word}", add_special_tokens=False).input_ids) == 1
-
-    chat = CHAT if CHAT[0].split("\n")[0] in subject.tokenizer.get_vocab() else ("", " ")
-    return probe.data.buried(
-        n, lists=lists, indices=indices, phrasing=phrasing, fits=fits, chat=chat, absent=absent, seed=seed
-    )
-
-
 def watch(subject: Subject, profile: str, seed: int) -> Watched:
     """Attention to the value asked for, among five facts: which heads, and does it go with right answers?"""
     import numpy as np
 
     from probe.causal import by_index
     from probe.causal.controls import knock_out_group, output_norms
+    from probe.causal.lookups import facts
     from probe.scores.measure import measure
 
-    asked = lists_of(subject, 5, HEADS_LISTS[profile], None, "market", seed + 1)
+    asked = facts(subject, 5, lists=HEADS_LISTS[profile], seed=seed + 1)
     targets = subject.bind(asked)
     found = by_index.answers(subject, asked)
     mass = measure(subject, targets)["target"]

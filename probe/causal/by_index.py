@@ -6,6 +6,7 @@ Lists are the clusters, and every list is asked about at every index, so that in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,16 +43,22 @@ def question_effect(subject: Subject, found: pd.DataFrame, absent: Dataset) -> p
     question is about a name that is not there. One row a question: list, n, phrasing, index, effect (nats), bias (the
     log-probability without the name).
 
-    found: `answers` to the questions. absent: the same lists with `absent=True`. Raises DataError where a list is in
-    one of them only.
+    found: `answers` to the questions. absent: the same lists with `absent=True`, asked once a list with candidates in
+    its order (`buried`), or once at every index with the candidate asked for first (`key_values`, `needle`).
+    Raises DataError where a list is in one of them only.
     """
-    without: dict[str, Array] = {}
+    tags = {i.item: i.tags for i in absent.items if isinstance(i, Labelled)}
+    without: dict[tuple[str, int, int], float] = {}  # list, n, index
     units = subject.bind(absent).units
     for unit, scores in zip(units, candidate_scores(subject, units), strict=True):
-        without[unit.cluster] = scores - logsumexp(scores)  # its candidates are in the order of the list
-    if missing := set(found["list"]) - set(without):
-        raise DataError(f"{sorted(missing)[0]} is asked about, but not without its names.")
-    bias = [float(without[name][index]) for name, index in zip(found["list"], found["index"], strict=True)]
+        n, index = int(tags[unit.item]["n"]), int(tags[unit.item]["index"])
+        normal = scores - logsumexp(scores)
+        for at, value in enumerate(normal) if index < 0 else [(index, normal[0])]:
+            without[unit.cluster, n, at] = float(value)
+    places = list(zip(found["list"], found["n"], found["index"], strict=True))
+    if missing := [at for at in places if at not in without]:
+        raise DataError(f"{missing[0][0]} is asked about, but not without its names.")
+    bias = [without[at] for at in places]
     effect = found["log_p"] - np.array(bias)
     return found[["list", "n", "phrasing", "index"]].assign(effect=effect, bias=bias)
 
@@ -104,5 +111,62 @@ def within_index_auc(mass: Array, correct: Sequence[float], index: Sequence[int]
     for one in np.unique(at):
         won, lost = mass[..., (at == one) & right], mass[..., (at == one) & ~right]
         if min(won.shape[-1], lost.shape[-1]) >= FEWEST:
-            areas.append(mannwhitneyu(won, lost, axis=-1).statistic / (won.shape[-1] * lost.shape[-1]))
+            areas.append(_area(won, lost))
     return np.mean(areas, axis=0) if areas else np.full(mass.shape[:-1], np.nan)
+
+
+class Success(NamedTuple):
+    """How well right answers are told from wrong ones, as areas under the curve; .5 says nothing. within: (layer,
+    head), by the mass on gold, at the same index. pooled: (layer, head), by the mass, over all indices. position: by
+    the index alone. NaN where there are too few of either.
+    """
+
+    within: Array
+    pooled: Array
+    position: float
+
+
+def success(mass: Array, correct: Sequence[float], index: Sequence[int], held: npt.NDArray[np.bool_]) -> Success:
+    """What predicts success on the questions that are `held`: mass within an index, mass pooled, and position only,
+    which knows how often each index is right among the other questions. mass: (layer, head, question).
+    """
+    right, at = np.asarray(correct) > 0.5, np.asarray(index)
+    prior = {i: right[~held & (at == i)].mean() for i in np.unique(at[~held])}
+    known = np.array([prior.get(i, right[~held].mean()) for i in at[held]])
+    won = right[held]
+    shape = mass.shape[:-1]
+    enough = min(won.sum(), (~won).sum()) >= FEWEST
+    return Success(
+        within_index_auc(mass[..., held], list(right[held].astype(float)), list(at[held])),
+        _area(mass[..., held][..., won], mass[..., held][..., ~won]) if enough else np.full(shape, np.nan),
+        float(_area(known[won], known[~won])) if enough else float("nan"),
+    )
+
+
+def _area(won: Array, lost: Array) -> Array:
+    """Over the last axis: the chance that a question won has the larger value, ties counted as half."""
+    return np.asarray(mannwhitneyu(won, lost, axis=-1).statistic / (won.shape[-1] * lost.shape[-1]))
+
+
+def moved(found: pd.DataFrame, other: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.DataFrame:
+    """How much a column changes from one condition to another, at each n and index, paired within lists: n, index,
+    before, after, change, low, high (95 % interval over lists), p (two-sided sign-flip), p_holm (over the rows), lists.
+
+    found, other: `answers` to the same questions under both. Raises DataError where they share none.
+    """
+    joined = found.merge(other, on=["list", "n", "index"], suffixes=("_before", "_after"))
+    if joined.empty:
+        raise DataError("the two conditions have no question in common.")
+    rows = []
+    for (n, index), part in joined.groupby(["n", "index"], sort=True):
+        before, after = (part[f"{column}_{when}"].to_numpy(dtype=np.float64) for when in ("before", "after"))
+        grouped = stats.by_cluster((after - before)[None], list(part["list"]))
+        low, high = stats.interval(grouped, seed=seed, shares=False)
+        sides = stats.sign_flip(np.concatenate([grouped.weighted, -grouped.weighted]), seed=seed)
+        change = float(grouped.overall[0]), float(low[0]), float(high[0])
+        p = min(1.0, 2 * float(sides.min()))
+        rows.append((n, index, float(before.mean()), float(after.mean()), *change, p, len(grouped.counts)))
+    names = ["n", "index", "before", "after", "change", "low", "high", "p", "lists"]
+    made = pd.DataFrame(rows, columns=names)
+    made.insert(len(names) - 1, "p_holm", stats.holm(made["p"].to_numpy()))
+    return made

@@ -99,6 +99,16 @@ def knock_out_group(
     subject: Subject, units: Sequence[Unit], heads: Heads, norms: Array, *, groups: int = 100, seed: int = 0
 ) -> Groups:
     """Mean-ablate heads together, and `groups` random groups matched on output norm, none of the heads among them."""
+    drawn = random_groups(subject, heads, norms, groups, seed)
+    sets = [tuple(heads), *drawn, *((h,) for h in heads)]
+    lost = _losses(subject, units, sets)
+    return Groups(tuple(heads), lost[0], np.array(lost[1 : 1 + groups]), float(sum(lost[1 + groups :])))
+
+
+def random_groups(subject: Subject, heads: Heads, norms: Array, groups: int, seed: int = 0) -> list[tuple[Head, ...]]:
+    """Groups of as many heads, each drawn among those whose output norm is nearest to one of `heads`, none of which is
+    in them.
+    """
     rng = random.Random(seed)
     others = [h for h in all_heads(subject) if h not in heads]
     drawn: list[tuple[Head, ...]] = []
@@ -109,9 +119,7 @@ def knock_out_group(
             if left:
                 group.append(rng.choice(matched(norms, head, left)))
         drawn.append(tuple(group))
-    sets = [tuple(heads), *drawn, *((h,) for h in heads)]
-    lost = _losses(subject, units, sets)
-    return Groups(tuple(heads), lost[0], np.array(lost[1 : 1 + groups]), float(sum(lost[1 + groups :])))
+    return drawn
 
 
 def _losses(subject: Subject, units: Sequence[Unit], groups: Sequence[Heads]) -> list[float]:
@@ -125,13 +133,13 @@ def _losses(subject: Subject, units: Sequence[Unit], groups: Sequence[Heads]) ->
         for start in range(0, len(rows_of), per_batch):
             some = rows_of[start : start + per_batch]
             n_times = [prompt] * len(some), [prompt.ids] * len(some)
-            totals[start : start + len(some)] += ask(subject, *n_times, edits=_means(some, mean)).contrasts
+            totals[start : start + len(some)] += ask(subject, *n_times, edits=mean_edits(some, mean)).contrasts
     n = len({p.unit for p in prompts})
     return [float((totals[0] - t) / n) for t in totals[1:]]
 
 
-def _means(groups: Sequence[Heads], mean: Tensor) -> list[Edit]:
-    """One edit a layer: in row i, the heads of group i have their mean z."""
+def mean_edits(groups: Sequence[Heads], mean: Tensor) -> list[Edit]:
+    """One edit a layer: in row i of a batch, the heads of group i have their mean z. mean: `mean_z`."""
     edits = []
     for layer in sorted({layer for group in groups for layer, _ in group}):
         hit = torch.zeros(len(groups), mean.shape[1], dtype=torch.bool)

@@ -9,6 +9,7 @@ import torch
 
 import probe
 from probe.causal import by_index
+from probe.causal.lookups import one_token
 from probe.errors import DataError
 from probe.scores.measure import measure
 from probe.subject import Subject
@@ -89,3 +90,45 @@ def test_the_planted_retrieval_head_looks_at_the_value() -> None:
     assert mass[1, 0].min() == pytest.approx(1, abs=1e-3)
     others = np.delete(mass.reshape(-1, mass.shape[-1]), 4, axis=0)
     assert others.mean(-1).max() < 0.2
+
+
+def test_success_is_told_by_mass_within_and_pooled_or_by_position_alone() -> None:
+    rng = np.random.default_rng(1)
+    index = np.tile([0, 1, 2], 600)
+    correct = (rng.random(1800) < np.array([0.1, 0.5, 0.9])[index]).astype(float)
+    held = np.arange(1800) >= 900
+    mass = np.stack([[index + 0.01 * rng.random(1800), correct + 0.1 * rng.random(1800), rng.random(1800)]])
+    found = by_index.success(mass, list(correct), list(index), held)
+    assert found.within[0] == pytest.approx([0.5, 1, 0.5], abs=0.06)
+    assert found.position == pytest.approx(found.pooled[0, 0], abs=0.03)
+    assert found.position > 0.8
+    assert found.pooled[0, 1] == 1
+    nothing = by_index.success(mass[..., :8], [1.0] * 8, [0] * 8, np.arange(8) > 3)
+    assert np.isnan(nothing.position)
+    assert np.isnan(nothing.pooled).all()
+
+
+def test_changes_are_paired_within_lists() -> None:
+    rng = np.random.default_rng(2)
+    curves = {f"l{i:02}": list((rng.random(5) < 0.5).astype(float)) for i in range(30)}
+    before = table(curves)
+    after = table({name: [0.0, *values[1:]] for name, values in curves.items()})
+    found = by_index.moved(before, after.iloc[::-1]).set_index("index")
+    expected = -np.mean([values[0] for values in curves.values()])
+    assert found.loc[0, "change"] == pytest.approx(expected) == found.loc[0, "after"] - found.loc[0, "before"]
+    assert found.loc[0, "low"] <= expected <= found.loc[0, "high"] < 0
+    assert found.loc[0, "p_holm"] < 0.01
+    assert (found.loc[1:, "change"] == 0).all()
+    assert (found.loc[1:, "p"] == 1).all()
+    with pytest.raises(DataError, match="no question in common"):
+        by_index.moved(before, after.assign(n=6))
+
+
+def test_the_question_effect_of_pairs_is_matched_by_place(smollm2: Subject) -> None:
+    fits = one_token(smollm2, '"')
+    asked, absent = (
+        probe.data.key_values(3, lists=1, indices=(0, 2), fits=fits, absent=nobody) for nobody in (False, True)
+    )
+    found = by_index.question_effect(smollm2, by_index.answers(smollm2, asked), absent)
+    without = by_index.answers(smollm2, absent)
+    assert found["bias"].tolist() == pytest.approx(without["log_p"].tolist())

@@ -1,0 +1,58 @@
+"""Heads that fetch, in tables: every variant of the retrieval score, how many heads pass it, and who does so where."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from probe.causal.retrieval import RETRIEVES, Retrieved
+from probe.causal.sweep import Array, Head
+
+
+def highest(values: Array, n: int) -> list[Head]:
+    """The n heads (layer, head) with the largest values, the first of equals first."""
+    order = np.argsort(-values.ravel(), kind="stable")[:n]
+    return [(int(i) // values.shape[1], int(i) % values.shape[1]) for i in order]
+
+
+def variants(own: Retrieved, forced: Retrieved, absent_own: Retrieved, absent: Retrieved) -> pd.DataFrame:
+    """A row a head: layer, head, and its score and value step, each in the model's own text ("score"), in text forced
+    on it, and in both after a question for a name that is not there. NaN where a variant is untestable.
+
+    own, absent_own: `generated`; forced, absent: `forced`.
+    """
+    measures: dict[str, Array] = {}
+    for end, written, read in (("", own, forced), (", absent name", absent_own, absent)):
+        for name, what in (("score", "share"), ("value step", "value")):
+            measures[f"{name}{end}"] = written.score(what)
+            measures[f"{name}, forced{end}"] = getattr(read, what).mean(-1)
+    layer, head = np.indices(own.share.shape[:2])
+    columns = {name: values.ravel() for name, values in measures.items()}
+    return pd.DataFrame({"layer": layer.ravel(), "head": head.ravel(), **columns})
+
+
+def counted(table: pd.DataFrame) -> pd.DataFrame:
+    """`variants` that can be tested, a row each: measure, heads (from `RETRIEVES` on), of, best head, its value."""
+    rows = []
+    for name in table.columns[2:]:
+        if table[name].notna().all():
+            best = table.loc[table[name].idxmax()]
+            heads = int((table[name] >= RETRIEVES).sum())
+            rows.append((name, heads, len(table), f"{best['layer']:.0f}.{best['head']:.0f}", float(best[name])))
+    return pd.DataFrame(rows, columns=["measure", "heads", "of", "best head", "its value"])
+
+
+def by_place(forced: Retrieved, n: int, top: int = 10) -> pd.DataFrame:
+    """Are they the same heads at every index? Among n facts, by the value step in forced text: index, best head, its
+    value, heads (from `RETRIEVES` on), shared (how many of the `top` heads of this index are among those of the first).
+    """
+    mine = forced.only((forced.table["n"] == n).to_numpy())
+    rows: list[tuple[object, ...]] = []
+    first: set[Head] = set()
+    for index in sorted(set(mine.table["index"])):
+        mean = mine.value[..., (mine.table["index"] == index).to_numpy()].mean(-1)
+        best = highest(mean, top)
+        first = first or set(best)
+        heads = int((mean >= RETRIEVES).sum())
+        rows.append((index, f"{best[0][0]}.{best[0][1]}", float(mean.max()), heads, len(first & set(best))))
+    return pd.DataFrame(rows, columns=["index", "best head", "its value", "heads", "shared"])

@@ -1,0 +1,382 @@
+"""Retrieval heads: which heads look at what the model is about to write, and is it because they were asked to?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
+
+    from probe.causal.by_index import Success
+    from probe.causal.calibrated import Calibrated
+    from probe.causal.masking import Masked
+    from probe.causal.retrieval import Retrieved
+    from probe.data.texts import Dataset
+    from probe.subject import Subject
+
+LISTS = {"quick": 16, "full": 60}
+SIZES: dict[str, dict[int, tuple[int, ...]]] = {
+    "quick": {5: (0, 1, 2, 3, 4)},
+    "full": {5: (0, 1, 2, 3, 4), 10: (0, 2, 5, 7, 9)},
+}
+CALIBRATED = {"quick": 4, "full": 20}  # lists whose documents are replaced in turn
+MASKS = {"quick": ((10,), 5, 15), "full": ((5, 20), 20, 20)}  # heads, random groups, questions
+TOP = 10
+SHOWN = 6
+RETRIEVES = 0.1  # Wu et al. 2024
+
+Head = tuple[int, int]
+
+
+class Seen(NamedTuple):
+    """What heads did on the lists. own, forced, absent: `probe.causal.retrieval`; absent_own: the model's own answers
+    under a name that is not there. correct: forced choice, a row a question, in the order of `forced`. held: which of
+    those questions choose no heads. by_score, by_value: heads chosen by Wu's score and by the value step.
+    """
+
+    own: Retrieved
+    absent_own: Retrieved
+    forced: Retrieved
+    absent: Retrieved
+    correct: pd.DataFrame
+    held: npt.NDArray[np.bool_]
+    by_score: list[Head]
+    by_value: list[Head]
+
+
+@probe.study(models=("smollm2",))
+def retrieval(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.Findings:
+    """Which heads fetch an answer from the prompt, and does its place matter?
+
+    Lists of facts, one of them asked for; heads are scored while the answer is written.
+    """
+    from probe.causal import by_index
+    from probe.causal.calibrated import calibrated
+    from probe.causal.lookups import facts, lookups
+
+    sets = {
+        n: facts(subject, n, lists=LISTS[profile], indices=indices, seed=seed) for n, indices in SIZES[profile].items()
+    }
+    seen = watch(subject, sets, profile, seed)
+    at = seen.correct["n"] * 100 + seen.correct["index"]  # an index of a list of five is not that of a list of ten
+    told = by_index.success(seen.forced.mass, list(seen.correct["correct"]), list(at), seen.held)
+    places = calibrated(subject, lookups(subject, facts(subject, 5, lists=CALIBRATED[profile], seed=seed + 1)))
+    masks = without(subject, seen, sets[5], profile, seed)
+    return probe.Findings(
+        answer=answer(subject, seen, masks),
+        sections=(
+            score_section(seen),
+            key_section(seen, seed),
+            place_section(seen, seed),
+            success_section(seen, told),
+            calibrated_section(places, seen, seed),
+            mask_section(masks),
+        ),
+        method=(
+            "Retrieval score (Wu et al. 2024): of the different tokens that repeat the fact from the value asked for "
+            "to the end of its sentence, the share written at a step where the head's largest weight lies on that same "
+            "token in that fact; the model's own greedy text, answers that begin with the value alone. The value step "
+            "counts the value's tokens only. Forced: the fact's text is written for the model, and every question "
+            "counts. Under an absent name the same text is forced after a question about someone who is not in the "
+            "list.",
+            f"The counts and the table of heads are over all lists. Heads that are followed further are chosen on half "
+            f"of them and measured on the other half. A head counts from {RETRIEVES} on, as in the paper; with fewer "
+            "than 20 answers, or fewer than three places, the score is untestable.",
+            "Calibrated attention (Hsieh et al. 2024) is the weight per token on a fact minus that on a dummy of as "
+            "many tokens in its place. Masked heads have their mean output; random groups are matched one by one on "
+            "the length of what they write.",
+        ),
+        notes=(
+            "One small model, short lists: what holds here need not hold for larger ones.",
+            "The retrieval score describes where heads look while text is copied; what the answer loses without them "
+            "is measured apart.",
+        ),
+        data=tuple(sets.values()),
+    )
+
+
+def watch(subject: Subject, sets: dict[int, Dataset], profile: str, seed: int) -> Seen:
+    """Every head on every list, and the heads chosen on half of them."""
+    import pandas as pd
+
+    from probe.causal import by_index
+    from probe.causal.fetching import highest
+    from probe.causal.lookups import facts, lookups
+    from probe.causal.retrieval import forced, generated
+
+    asked = [one for dataset in sets.values() for one in lookups(subject, dataset)]
+    everyone = {
+        n: lookups(subject, facts(subject, n, lists=LISTS[profile], absent=True, seed=seed)) for n in SIZES[profile]
+    }
+    nobody = [one for n, indices in SIZES[profile].items() for one in everyone[n] if one.index in indices]
+    own, text = generated(subject, asked), forced(subject, asked)
+    answers = pd.concat([by_index.answers(subject, dataset) for dataset in sets.values()], ignore_index=True)
+    correct = answers.set_index(["n", "item"]).loc[list(zip(text.table["n"], text.table["item"], strict=True))]
+    names = sorted(set(text.table["list"]))
+    held = text.table["list"].isin(names[1::2]).to_numpy()
+    choosing = own.table["list"].isin(names[::2]).to_numpy() & own.found
+    most = max(TOP, *MASKS[profile][0])
+    ranked = [
+        highest(getattr(own, name)[..., choosing].mean(-1), most)
+        if choosing.any()
+        else highest(getattr(text, name)[..., ~held].mean(-1), most)
+        for name in ("share", "value")
+    ]
+    nobody_own = generated(subject, [one for each in everyone.values() for one in each])
+    nobody_text = forced(subject, nobody)
+    return Seen(own, nobody_own, text, nobody_text, correct.reset_index(), held, ranked[0], ranked[1])
+
+
+def without(subject: Subject, seen: Seen, dataset: Dataset, profile: str, seed: int) -> list[tuple[str, Masked]]:
+    """How heads were chosen, and what is answered without them, on lists that chose none."""
+    from probe.causal.controls import output_norms
+    from probe.causal.masking import masked
+
+    sizes, groups, questions = MASKS[profile]
+    units = subject.bind(dataset).units
+    names = sorted({u.cluster for u in units})
+    held = [u for u in units if u.cluster in names[1::2]][:questions]
+    norms = output_norms(subject, held)
+    return [
+        (f"{k} by {chosen}", masked(subject, held, heads[:k], norms, groups=groups, seed=seed))
+        for k in sizes
+        for chosen, heads in (("retrieval score", seen.by_score), ("value step", seen.by_value))
+    ]
+
+
+def answer(subject: Subject, seen: Seen, masks: list[tuple[str, Masked]]) -> str:
+    """The question's answer in one sentence, with its numbers."""
+    import numpy as np
+
+    if (reason := seen.own.untestable()) is not None:
+        return f"Untestable in {subject.name}: {reason}."
+    score, value = seen.own.score(), seen.own.score("value")
+    name, last = masks[-1]
+    plain, lost, random = last.accuracy
+    return (
+        f"In {subject.name}, {int((score >= RETRIEVES).sum())} of {score.size} heads have a retrieval score of "
+        f"{RETRIEVES} or more, but only {int((value >= RETRIEVES).sum())} look at the value itself when it is written "
+        f"so often; without the {name} the share of right answers is {lost:.2f} instead of {plain:.2f}, without random "
+        f"heads that write as much {np.median(random):.2f} (from {random.min():.2f} to {random.max():.2f} in "
+        f"{len(random)} groups; {last.correct.shape[1]} questions)."
+    )
+
+
+def named(heads: Iterable[tuple[Any, Any]]) -> list[str]:
+    """Heads as layer.head."""
+    return [f"{layer}.{head}" for layer, head in heads]
+
+
+def score_section(seen: Seen) -> probe.Section:
+    """The retrieval score and its variants."""
+    from probe.causal.fetching import counted, variants
+
+    every = variants(seen.own, seen.forced, seen.absent_own, seen.absent)
+    best = every.sort_values("value step", ascending=False, kind="stable").head(TOP)
+    best.insert(0, "which", named(zip(best["layer"], best["head"], strict=True)))
+    best = best.drop(columns=["layer", "head", "score, absent name", "value step, absent name"])
+    found, nobody = seen.own.found, seen.absent_own.found
+    reasons = {"": seen.own.untestable(), "under an absent name, ": seen.absent_own.untestable()}
+    return probe.Section(
+        "Who looks at what is written",
+        (
+            f"The model's own answer began with the value in {int(found.sum())} of {len(found)} questions; under an "
+            f"absent name it named some value of the list in {int(nobody.sum())} of {len(nobody)}.",
+            *(f"Untestable {which}for {reason}." for which, reason in reasons.items() if reason),
+        ),
+        (
+            probe.Table(
+                "counts", counted(every), f"Heads that score {RETRIEVES} or more, by what is measured.", digits=2
+            ),
+            probe.Table(
+                "best",
+                best.rename(columns={"which": "head"}),
+                f"The {TOP} heads with the highest value step.",
+                digits=2,
+            ),
+            probe.Table("heads", every, "Every head.", shown=False),
+            probe.Plot(
+                "score_and_value",
+                "heads",
+                "points",
+                "score",
+                "value step",
+                "Each head: its retrieval score, and how often it looks at the value when the value is written.",
+                marks={f"{RETRIEVES}": RETRIEVES},
+                x_label="retrieval score",
+                y_label="value step",
+            ),
+        ),
+    )
+
+
+def key_section(seen: Seen, seed: int) -> probe.Section:
+    """What the question adds to where a head looks."""
+    import pandas as pd
+
+    from probe.causal.retrieval import key_effect
+
+    effect = key_effect(seen.forced.only(seen.held), seen.absent, seen.by_value[:TOP], seed=seed)
+    passed = int(((effect["p_holm"] < 0.05) & (effect["difference"] > 0)).sum())
+    effect["head"] = named(zip(effect["layer"], effect["head"], strict=True))
+    effect = effect.drop(columns="layer")
+    parts = [
+        effect[["head"]].assign(share=effect[which], question=label)
+        for which, label in (("asked", "name in the list"), ("absent", "absent name"))
+    ]
+    return probe.Section(
+        "Because they were asked?",
+        (
+            f"The same text forced on the model, after the question and after one about an absent name, for the {TOP} "
+            f"heads that half of the lists chose by the value step. {passed} of them look at the value more often when "
+            "it is asked for (sign-flip test over the other lists, Holm-corrected).",
+        ),
+        (
+            probe.Table("key_effect", effect, "Value step, forced: with the name asked for, and without it."),
+            probe.Table("key_bars", pd.concat(parts, ignore_index=True), "The same.", shown=False),
+            probe.Plot(
+                "key_effect_bars",
+                "key_bars",
+                "bars",
+                "head",
+                "share",
+                "How often the value gets the head's largest weight where it is to be written.",
+                by="question",
+                x_label="head",
+                y_label="value step",
+            ),
+        ),
+    )
+
+
+def place_section(seen: Seen, seed: int) -> probe.Section:
+    """Do different places have different heads?"""
+    import pandas as pd
+
+    from probe.causal.by_index import curve
+    from probe.causal.fetching import by_place
+
+    fives = seen.forced.only(seen.held & (seen.forced.table["n"] == 5).to_numpy())
+    measures = {
+        "value": "value step",
+        "first": "weight on the value, before it is written",
+        "mass": "weight on the fact, while it is written",
+    }
+    lines = [
+        curve(fives.table.assign(own=getattr(fives, what)[at]), "own", seed=seed).assign(head=name, what=label)
+        for what, label in measures.items()
+        for at, name in zip(seen.by_value[:SHOWN], named(seen.by_value[:SHOWN]), strict=True)
+    ]
+    places = by_place(seen.forced, 5, TOP).rename(
+        columns={"heads": f"heads from {RETRIEVES} on", "shared": f"of its best {TOP}, also of index 0's"}
+    )
+    return probe.Section(
+        "By place",
+        ("Forced text, so that every place has as many answers as any other; lines are of lists that chose no heads.",),
+        (
+            probe.Table("places", places, "The value step by index, five facts.", digits=2),
+            probe.Table("by_place", pd.concat(lines, ignore_index=True), "By index, five facts.", shown=False),
+            probe.Plot(
+                "by_place_lines",
+                "by_place",
+                "lines",
+                "index",
+                "value",
+                f"The {SHOWN} heads with the highest value step, by the index of the fact asked for.",
+                by="head",
+                panel="what",
+                low="low",
+                high="high",
+                x_label="index of the fact asked for",
+                y_label="share of questions, or weight",
+            ),
+        ),
+    )
+
+
+def success_section(seen: Seen, told: Success) -> probe.Section:
+    """Does looking at the fact go with a right answer?"""
+    import numpy as np
+    import pandas as pd
+
+    rows = [(float(told.within[at]), float(told.pooled[at])) for at in seen.by_value[:TOP]]
+    table = pd.DataFrame(rows, columns=["AUC within an index", "AUC pooled"])
+    table.insert(0, "head", named(seen.by_value[:TOP]))
+    known = np.isfinite(told.within).any() and np.isfinite(told.pooled).any()
+    best = (
+        f" Over all heads the best has {np.nanmax(told.within):.2f} within and {np.nanmax(told.pooled):.2f} pooled."
+        if known
+        else " There are too few of either kind of answer at any index."
+    )
+    return probe.Section(
+        "Does it go with right answers?",
+        (
+            "How well the weight on the fact, while it is written, tells right answers (forced choice) from wrong ones "
+            f"on lists that chose no heads. The index alone has an AUC of {told.position:.2f}.{best}",
+        ),
+        (probe.Table("auc", table, "AUC of success; .5 says nothing. Pooled, telling the index helps.", digits=2),),
+    )
+
+
+def calibrated_section(places: Calibrated, seen: Seen, seed: int) -> probe.Section:
+    """Is the fact asked for the one with most attention, before and after what its place gets is taken off?"""
+    import pandas as pd
+
+    from probe.causal.by_index import curve
+
+    asked = places.table[["list", "n", "phrasing", "index"]]
+    lines = [
+        curve(asked.assign(found=places.finds(weights, heads)), "found", seed=seed).assign(heads=which, attention=label)
+        for which, heads in (("all heads", None), (f"{TOP} by value step", seen.by_value[:TOP]))
+        for label, weights in (("raw", places.raw), ("calibrated", places.difference))
+    ]
+    drawn = pd.concat(lines, ignore_index=True)
+    wide = drawn.pivot(index=["heads", "attention"], columns="index", values="value").add_prefix("index ")
+    wide["mean"] = wide.mean(axis=1)
+    return probe.Section(
+        "What its place would get anyway",
+        (
+            "Share of questions in which the fact asked for has more weight per token than any other, by its index "
+            f"({drawn['lists'].iloc[0]} lists of five, chance .2). Calibrated: minus the weight on a dummy there.",
+        ),
+        (
+            probe.Table("calibrated", wide.reset_index(), "How often attention points to the right fact.", digits=2),
+            probe.Table("calibrated_by_index", drawn, "The same with intervals.", shown=False),
+            probe.Plot(
+                "calibrated_lines",
+                "calibrated_by_index",
+                "lines",
+                "index",
+                "value",
+                "Share of questions in which the fact asked for has most weight per token.",
+                by="attention",
+                panel="heads",
+                low="low",
+                high="high",
+                marks={"chance": 0.2},
+                x_label="index of the fact asked for",
+                y_label="share of questions",
+            ),
+        ),
+    )
+
+
+def mask_section(masks: list[tuple[str, Masked]]) -> probe.Section:
+    """What is answered without them."""
+    from probe.causal.masking import compared
+
+    sets, questions = masks[0][1].correct.shape
+    return probe.Section(
+        "Without them",
+        (
+            f"Forced choice among five values, {questions} questions on lists that chose no heads; {sets - 2} random "
+            "groups for each, matched on the length of what the heads write.",
+        ),
+        (probe.Table("masks", compared(masks), "Answers without groups of heads (z replaced by its mean).", digits=2),),
+    )

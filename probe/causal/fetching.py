@@ -36,7 +36,7 @@ def counted(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name in table.columns[2:]:
         if table[name].notna().all():
-            best = table.loc[table[name].idxmax()]
+            best = table.iloc[int(table[name].to_numpy().argmax())]
             heads = int((table[name] >= RETRIEVES).sum())
             rows.append((name, heads, len(table), f"{best['layer']:.0f}.{best['head']:.0f}", float(best[name])))
     return pd.DataFrame(rows, columns=["measure", "heads", "of", "best head", "its value"])

@@ -68,9 +68,21 @@ def lookups(subject: Subject, dataset: Dataset) -> list[Lookup]:
             value, needle = _inside(encoded, span), _inside(encoded, Span(span.start, _around(prompt, span).end))
             if not value:
                 raise DataError(f"{item.item} of {dataset.name}: {span.text(prompt)!r} has no tokens of its own.")
-            asked = int(tags["n"]), tags.get("phrasing", ""), at
-            tokens = encoded.ids, value, needle, documents, every.index(span)
-            found.append(Lookup(name, item.cluster, *asked, prompt, *tokens))
+            found.append(
+                Lookup(
+                    name,
+                    item.cluster,
+                    int(tags["n"]),
+                    tags.get("phrasing", ""),
+                    at,
+                    prompt,
+                    encoded.ids,
+                    value,
+                    needle,
+                    documents,
+                    every.index(span),
+                )
+            )
     return found
 
 

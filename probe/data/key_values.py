@@ -109,7 +109,7 @@ def key_values_file(
     Licence: MIT. Source: https://github.com/nelson-liu/lost-in-the-middle.
     """
     path = Path(path)
-    made = []
+    made: list[Pairs] = []
     for number, line in enumerate(_lines(path), start=1):
         if lists is not None and len(made) == lists:
             break

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from probe.data.texts import Dataset
     from probe.subject import Subject
 
-LISTS = {"quick": 16, "full": 60}
+LISTS = {"quick": 16, "full": 48}
 SIZES: dict[str, dict[int, tuple[int, ...]]] = {
     "quick": {5: (0, 1, 2, 3, 4)},
-    "full": {5: (0, 1, 2, 3, 4), 10: (0, 2, 5, 7, 9)},
+    "full": {5: (0, 1, 2, 3, 4), 10: (0, 5, 9)},
 }
-CALIBRATED = {"quick": 4, "full": 20}  # lists whose documents are replaced in turn
-MASKS = {"quick": ((10,), 5, 15), "full": ((5, 20), 20, 20)}  # heads, random groups, questions
+CALIBRATED = {"quick": 3, "full": 20}  # lists whose documents are replaced in turn
+MASKS = {"quick": ((10,), 4, 10), "full": ((5, 20), 20, 20)}  # heads, random groups, questions
 TOP = 10
-SHOWN = 6
+SHOWN = 4
 RETRIEVES = 0.1  # Wu et al. 2024
 
 Head = tuple[int, int]
@@ -154,17 +154,26 @@ def answer(subject: Subject, seen: Seen, masks: list[tuple[str, Masked]]) -> str
     """The question's answer in one sentence, with its numbers."""
     import numpy as np
 
+    from probe.causal.fetching import highest
+
     if (reason := seen.own.untestable()) is not None:
         return f"Untestable in {subject.name}: {reason}."
-    score, value = seen.own.score(), seen.own.score("value")
+    said = []
+    for what in ("share", "value"):
+        score, text, nobody = seen.own.score(what), getattr(seen.forced, what), getattr(seen.absent, what)
+        (best,) = highest(score, 1)
+        said.append(
+            f"{int((score >= RETRIEVES).sum())} {{}}, led by {best[0]}.{best[1]} with {score[best]:.2f} (in forced "
+            f"text {text[best].mean():.2f}, and {nobody[best].mean():.2f} after a question about someone absent)"
+        )
     name, last = masks[-1]
     plain, lost, random = last.accuracy
     return (
-        f"In {subject.name}, {int((score >= RETRIEVES).sum())} of {score.size} heads have a retrieval score of "
-        f"{RETRIEVES} or more, but only {int((value >= RETRIEVES).sum())} look at the value itself when it is written "
-        f"so often; without the {name} the share of right answers is {lost:.2f} instead of {plain:.2f}, without random "
-        f"heads that write as much {np.median(random):.2f} (from {random.min():.2f} to {random.max():.2f} in "
-        f"{len(random)} groups; {last.correct.shape[1]} questions)."
+        f"Of {score.size} heads in {subject.name}, {said[0].format(f'have a retrieval score of {RETRIEVES} or more')}; "
+        f"{said[1].format('look as often at the value itself when it is written')}; without the {name} the share of "
+        f"right answers is {lost:.2f} instead of {plain:.2f}, without random heads that write as much "
+        f"{np.median(random):.2f} ({random.min():.2f} to {random.max():.2f} in {len(random)} groups; "
+        f"{last.correct.shape[1]} questions)."
     )
 
 
@@ -234,8 +243,8 @@ def key_section(seen: Seen, seed: int) -> probe.Section:
         "Because they were asked?",
         (
             f"The same text forced on the model, after the question and after one about an absent name, for the {TOP} "
-            f"heads that half of the lists chose by the value step. {passed} of them look at the value more often when "
-            "it is asked for (sign-flip test over the other lists, Holm-corrected).",
+            "heads that half of the lists chose by the value step. Those that look at the value more often when it is "
+            f"asked for: {passed} (sign-flip test over the other lists, Holm-corrected).",
         ),
         (
             probe.Table("key_effect", effect, "Value step, forced: with the name asked for, and without it."),

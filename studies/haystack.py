@@ -285,7 +285,9 @@ def filler_section(filled: pd.DataFrame, changes: pd.DataFrame, seed: int) -> pr
     """Order or distance."""
     from probe.causal.by_index import curve, ends
 
-    table = curve(filled, "correct", seed=seed)
+    table = curve(filled, "correct", seed=seed).sort_values(
+        "phrasing", key=lambda names: names.map([PLAIN, BEFORE, AFTER].index), kind="stable"
+    )
     shown = changes[["filler", *(c for c in changes.columns if c != "filler")]]
     return probe.Section(
         "Order or distance?",

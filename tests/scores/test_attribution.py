@@ -13,7 +13,8 @@ from probe.errors import PromptError, UnsupportedModel
 from probe.models.config import Config
 from probe.models.gpt import GPT
 from probe.models.tokenizer import word_tokenizer
-from probe.scores.attribution import direct_logit_attribution, frozen_norm
+from probe.scores.attribution import direct_logit_attribution
+from probe.scores.tail import frozen_norm
 from probe.subject import Subject
 from probe.targets import Answer, Unit
 
@@ -41,6 +42,9 @@ def test_the_parts_of_the_shipped_model_add_up(tiny: Subject) -> None:
     assert len(table) == len(units) * (2 + 2 * tiny.n_layers)
     assert table["residue"].abs().max() <= 1e-4
     assert (table.groupby("item")["difference"].first() > 0).mean() >= 0.9, "it answers most of them right"
+    apart = direct_logit_attribution(tiny, units, heads=True)
+    assert len(apart) == len(units) * (3 + tiny.n_layers * (tiny.n_heads + 3))
+    assert apart["residue"].abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize(
@@ -94,14 +98,89 @@ def config_of(kind: str) -> transformers.PretrainedConfig:
     )
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "gemma2"])
-def test_the_parts_add_up_whatever_the_block(kind: str) -> None:
+def drawn(kind: str) -> transformers.PreTrainedModel:
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config_of(kind)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.2, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "gemma2"])
+def test_the_parts_add_up_whatever_the_block(kind: str) -> None:
+    model = drawn(kind)
     table = direct_logit_attribution(probe.load(model, TOKENIZER), asked())
     assert table["residue"].abs().max() <= 1e-4 * max(1.0, table["difference"].abs().max())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "gemma2"])
+def test_heads_and_biases_add_up_whatever_the_block(kind: str) -> None:
+    model = drawn(kind)
+    subject = probe.load(model, TOKENIZER)
+    table = direct_logit_attribution(subject, asked(), heads=True)
+    assert table["residue"].abs().max() <= 1e-4 * max(1.0, table["difference"].abs().max())
+    assert len(table) == len(asked()) * (3 + 2 * (2 + 3))
+    assert (table[table["component"] == "norm bias"]["value"] != 0).all() == (kind != "gemma2"), "RMSNorm has none"
+    halves = direct_logit_attribution(subject, asked())
+    attention = halves[halves["component"] == "attention"].groupby(["item", "layer"])["value"].sum()
+    heads = table[table["component"].isin(["head", "attention bias"])].groupby(["item", "layer"])["value"].sum()
+    assert heads.tolist() == pytest.approx(attention.tolist(), abs=1e-6)
+
+
+def test_heads_and_biases_of_gpt2_are_those_computed_by_hand() -> None:
+    model = drawn("gpt2")
+    unit, n = asked()[1], 8
+    assert unit.answer is not None
+    table = direct_logit_attribution(probe.load(model, TOKENIZER), [unit], heads=True)
+    found = table.set_index(["component", "layer", "head"])["value"]
+    z: list[np.ndarray] = []
+    for block in model.transformer.h:
+        block.attn.c_proj.register_forward_pre_hook(lambda _, args: z.append(args[0][0, unit.answer.read_at].numpy()))
+    last: list[np.ndarray] = []
+    model.transformer.ln_f.register_forward_pre_hook(
+        lambda _, args: last.append(args[0][0, unit.answer.read_at].numpy())
+    )
+    with torch.no_grad():
+        model(torch.tensor([unit.ids]))
+    norm = model.transformer.ln_f
+    difference = (model.lm_head.weight[4] - model.lm_head.weight[7]).detach().numpy()
+    scale = np.sqrt(last[0].var() + norm.eps)
+
+    def part(x: np.ndarray) -> float:
+        return float(((x - x.mean()) / scale * norm.weight.detach().numpy()) @ difference)
+
+    for layer, block in enumerate(model.transformer.h):
+        matrix = block.attn.c_proj.weight.detach().numpy()
+        for head in range(2):
+            own = z[layer][head * n : (head + 1) * n] @ matrix[head * n : (head + 1) * n]
+            assert found["head", layer, head] == pytest.approx(part(own), abs=1e-3)
+        for name, projection in (("attention bias", block.attn.c_proj), ("mlp bias", block.mlp.c_proj)):
+            assert found[name, layer, -1] == pytest.approx(part(projection.bias.detach().numpy()), abs=1e-3)
+    assert found["norm bias", -1, -1] == pytest.approx(float(norm.bias.detach().numpy() @ difference), abs=1e-3)
+
+
+def test_a_bias_of_the_unembedding_is_a_part() -> None:
+    torch.manual_seed(2)
+    sizes = {"vocab_size": 11, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16, "rotary_dim": 4}
+    model = transformers.GPTJForCausalLM(transformers.GPTJConfig(**sizes)).eval()
+    bias = torch.nn.init.normal_(model.lm_head.bias).detach()
+    table = direct_logit_attribution(probe.load(model, TOKENIZER), asked(), heads=True)
+    assert table["residue"].abs().max() <= 1e-4
+    found = table[table["component"] == "unembedding bias"]["value"]
+    assert found.tolist() == pytest.approx([float(bias[4] - bias[7])] * 4)
+
+
+def test_a_factor_on_the_logits_is_in_every_part() -> None:
+    torch.manual_seed(2)
+    sizes = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.GraniteConfig(
+        **sizes, num_key_value_heads=1, intermediate_size=32, logits_scaling=4.0, residual_multiplier=0.5
+    )
+    model = transformers.GraniteForCausalLM(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.2, std=0.3)
+    table = direct_logit_attribution(probe.load(model, TOKENIZER), asked(), heads=True)
+    assert table["residue"].abs().max() <= 1e-4
 
 
 def test_a_softcap_is_left_as_the_residue() -> None:
@@ -123,6 +202,10 @@ def test_the_parts_of_a_pretrained_model_add_up(smollm2: Subject) -> None:
     table = direct_logit_attribution(smollm2, [unit])
     assert len(table) == 2 + 2 * 30
     assert table["residue"].abs().max() <= 1e-4
+    apart = direct_logit_attribution(smollm2, [unit], heads=True)
+    assert len(apart) == 3 + 30 * (9 + 3)
+    assert apart["residue"].abs().max() <= 1e-4
+    assert apart[apart["component"].str.contains("bias")]["value"].abs().max() <= 1e-4, "a Llama has none"
 
 
 def test_a_norm_that_is_no_scale_is_refused() -> None:
@@ -132,6 +215,12 @@ def test_a_norm_that_is_no_scale_is_refused() -> None:
 
     with pytest.raises(UnsupportedModel, match="final Bent is not a scale and a gain"):
         frozen_norm(Bent(), torch.randn(16, dtype=torch.float64))
+
+
+def test_heads_of_post_norm_blocks_are_refused() -> None:
+    config = Config(len(TOKENIZER), n_layers=1, n_heads=2, d_model=16, norm_place="post")
+    with pytest.raises(UnsupportedModel, match="layer 0 writes enters its residual stream by more than a factor"):
+        direct_logit_attribution(probe.load(GPT(config), TOKENIZER), asked(), heads=True)
 
 
 def test_what_cannot_be_attributed_is_refused(minilm: Subject, tiny: Subject) -> None:

@@ -16,6 +16,7 @@ probe.data.Dataset, Labelled, Span          to bring one's own
 
 from probe.data import language
 from probe.data.asked_names import asked_names
+from probe.data.attractors import attractors
 from probe.data.buried import buried
 from probe.data.coreference import coreference
 from probe.data.gap import gap
@@ -44,6 +45,7 @@ __all__ = [
     "Text",
     "after_duplicate",
     "asked_names",
+    "attractors",
     "buried",
     "coreference",
     "delimiters",

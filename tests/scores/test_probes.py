@@ -1,0 +1,188 @@
+"""Linear probes find what was put in, at the depth where it was put in, and nothing in shuffled labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
+from sklearn.metrics import accuracy_score, mean_absolute_error, r2_score
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import probe
+from probe.data import language
+from probe.errors import DataError, OutOfRange, UnknownName
+from probe.scores import properties as properties_of
+from probe.scores.probes import ALPHA, C, activations, baselines, read_off
+from probe.scores.properties import Property, placed, properties
+from probe.scores.readable import RANDOM, TRAINED, probed, spread, summary
+from probe.sites import Site
+from probe.subject import Subject
+
+
+@pytest.fixture(scope="module")
+def planted() -> Subject:
+    return probe.load("planted:previous_token")
+
+
+@pytest.fixture(scope="module")
+def words(planted: Subject) -> list[str]:
+    return properties_of.random_words(planted, n=12, words=30, seed=1)
+
+
+def previous(subject: Subject, texts: list[str]) -> Property:
+    return placed(subject, "previous word", properties_of.previous_words(texts), at_most=1000)
+
+
+# what is labelled -----------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_what_plain_counting_says(tiny: Subject) -> None:
+    made = {p.name: p for p in properties(tiny, items=4, places=300, seed=0)}
+    words = tiny.tokenizer.convert_ids_to_tokens
+    for name in ("position", "previous word", "depth"):
+        prop = made[name]
+        assert len(prop.places) <= 300
+        for (prompt, position), label, word in zip(prop.places, prop.labels, prop.words, strict=True):
+            text = words(list(prop.prompts[prompt]))[1:]  # <bos> first
+            assert text[position - 1] == word
+            before = text[: position - 1]
+            if name == "position":
+                assert label == len(before)
+            elif name == "previous word":
+                assert label == before[-1]
+            else:
+                opened = sum(w in "([{<" or w == "begin" for w in before)
+                assert label == str(opened - sum(w in ")]}>" or w == "end" for w in before))
+    eighths = made["position, eighths"]
+    assert {label: eighths.labels.count(label) for label in set(eighths.labels)}.keys() == {
+        f"eighth {n}" for n in range(1, 9)
+    }
+
+
+def test_antecedent_and_number_are_the_datasets_own_tags(tiny: Subject) -> None:
+    made = {p.name: p for p in properties(tiny, items=4, places=1000, seed=0)}
+    number = made["number"]
+    tags = {i.text: i.tags["number"] for i in language.agreement(0, 4).items}
+    for (prompt, position), label in zip(number.places, number.labels, strict=True):
+        start = " ".join(tiny.tokenizer.convert_ids_to_tokens(list(number.prompts[prompt]))[1:])
+        assert len(number.prompts[prompt]) == position + 1, "what comes later is cut off"
+        assert {t for text, t in tags.items() if text.startswith(f"{start} ")} == {label}
+    antecedent = made["antecedent"]
+    assert set(antecedent.words) == {"he", "she", "it", "they"}
+    assert antecedent.labels.count("first") == antecedent.labels.count("second")
+
+
+def test_an_encoder_keeps_what_follows(minilm: Subject) -> None:
+    (number,) = (p for p in properties(minilm, items=4, places=200) if p.name == "number")
+    assert all(len(number.prompts[prompt]) > position + 1 for prompt, position in number.places)
+    assert len(number.places) == 32 * 4
+
+
+# what is found --------------------------------------------------------------------------------------------------------
+
+
+def test_a_planted_previous_token_head_makes_the_previous_word_readable(planted: Subject, words: list[str]) -> None:
+    found = read_off(planted, previous(planted, words), seed=0).set_index(["site", "layer"])
+    assert found.loc[("resid_post", 0), "score"] == 1
+    chance = 1 / properties_of.WORDS
+    for place in (("embed", -1), ("resid_pre", 0)):
+        assert found.loc[place, "score"] <= 3 * chance, "the word itself does not tell"
+    assert found["shuffled"].max() <= 2 * chance
+    assert found.loc[("embed", -1), "control"] >= 0.95, "which word it is, the embedding tells"
+    assert found.loc[("resid_post", 0), "types"] == properties_of.WORDS
+    row = found.loc[("resid_post", 0)]
+    assert row["selectivity"] == pytest.approx(row["score"] - row["control"])
+
+
+def test_learned_positions_are_readable_as_a_number_and_not_in_the_embedding(
+    planted: Subject, words: list[str]
+) -> None:
+    prop = placed(planted, "position", properties_of.positions_of(words), at_most=1000)
+    found = read_off(planted, prop, ("embed", "resid_pre"), seed=0).set_index("site")
+    assert found.loc["resid_pre", "score"] > 0.5
+    assert found.loc["embed", "score"] < 0.1
+    assert found.loc["resid_pre", "error"] < found.loc["embed", "error"]
+    assert abs(found["shuffled"]).max() < 0.2
+    base = baselines(prop).set_index("baseline")
+    assert base.loc["majority", "score"] == pytest.approx(0, abs=0.01)
+    assert base.loc["place", "score"] > 0.5
+
+
+def test_accuracy_is_that_of_scikit_learns_own_pipeline(tiny: Subject) -> None:
+    prop = next(p for p in properties(tiny, items=4, places=150) if p.name == "depth")
+    site = Site("resid_post", 2)
+    features = activations(tiny, prop, "resid_post", layers=2)[site]
+    for kind, model in (
+        ("ridge", RidgeClassifier(alpha=ALPHA)),
+        ("logistic", LogisticRegression(C=C, max_iter=200)),
+    ):
+        pipeline = make_pipeline(StandardScaler(), model)
+        said = cross_val_predict(pipeline, features, prop.labels, groups=prop.groups, cv=GroupKFold(5))
+        found = read_off(tiny, prop, "resid_post", layers=2, kind=kind)  # type: ignore[arg-type]
+        assert found["score"].tolist() == [accuracy_score(prop.labels, said)]
+        assert found["low"].iloc[0] < found["score"].iloc[0] < found["high"].iloc[0]
+
+
+def test_regression_is_that_of_scikit_learns_own_pipeline(tiny: Subject) -> None:
+    prop = next(p for p in properties(tiny, items=4, places=200) if p.name == "position")
+    features = activations(tiny, prop, "resid_post", layers=1)[Site("resid_post", 1)]
+    pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ALPHA))
+    said = cross_val_predict(pipeline, features, prop.labels, groups=prop.groups, cv=GroupKFold(5))
+    (found,) = read_off(tiny, prop, "resid_post", layers=1).to_dict("records")
+    assert found["score"] == pytest.approx(r2_score(prop.labels, said))
+    assert found["error"] == pytest.approx(mean_absolute_error(prop.labels, said))
+    assert found["low"] < found["score"] < found["high"]
+    assert found["error_low"] < found["error"] < found["error_high"]
+
+
+def test_features_are_the_stream_at_the_places(tiny: Subject) -> None:
+    prop = next(p for p in properties(tiny, items=4, places=60) if p.name == "depth")
+    features = activations(tiny, prop, ("embed", "z"), layers=[1, 3], batch_size=3)
+    assert set(features) == {Site("embed"), Site("z", 1), Site("z", 3)}
+    for number in (0, 30, len(prop.places) - 1):
+        prompt, position = prop.places[number]
+        ((_, seen),) = tiny.captured([prop.prompts[prompt]], ["z", "embed"])
+        own = seen["z", 3][0, position].flatten().numpy()
+        assert features[Site("z", 3)][number] == pytest.approx(own, abs=1e-5)
+        assert features[Site("embed")][number] == pytest.approx(seen["embed"][0, position].numpy(), abs=1e-6)
+
+
+def test_the_majority_is_that_of_the_groups_trained_on() -> None:
+    labels = ["a", "a", "a", "b", "b", "b", "b", "b"]
+    prop = Property(
+        "p", ((1, 2),), tuple((0, n % 2) for n in range(8)), tuple(labels), tuple("xxxyyyyy"), tuple("uvuvuvuv")
+    )
+    base = baselines(prop).set_index("baseline")["score"]
+    assert base["majority"] == 0, "each group's majority is the other's minority"
+
+
+def test_the_summary_says_from_where_on(planted: Subject, words: list[str]) -> None:
+    prop = previous(planted, words)
+    found = probed(planted, [prop], seed=0)
+    assert set(found["weights"]) == {TRAINED, RANDOM}
+    (row,) = summary(found, [prop]).to_dict("records")
+    assert (row["best"], row["at"], row["from"], row["most_from"]) == (1.0, 1, 1.0, 1.0)
+    assert row["random"] == found[(found["weights"] == RANDOM) & (found["blocks"] >= 0)]["score"].max()
+    mixed = np.random.default_rng(0).permutation(prop.labels)
+    nothing = replace(prop, labels=tuple(str(label) for label in mixed))
+    (row,) = summary(probed(planted, [nothing], seed=0), [nothing]).to_dict("records")
+    assert np.isnan(row["from"])
+
+
+def test_layers_are_spread_over_the_model(smollm2: Subject, tiny: Subject) -> None:
+    assert spread(smollm2, 4) == [0, 10, 19, 29]
+    assert spread(tiny, 9) == [0, 1, 2, 3]
+
+
+def test_what_cannot_be_probed_is_refused(tiny: Subject) -> None:
+    prop = next(p for p in properties(tiny, items=4, places=60) if p.name == "number")
+    with pytest.raises(OutOfRange, match="pattern has as many keys as a prompt has tokens"):
+        read_off(tiny, prop, "pattern")
+    with pytest.raises(UnknownName, match=r"no kind of probe named 'logit'\. Did you mean 'logistic'"):
+        read_off(tiny, prop, kind="logit")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="number has 1 group"):
+        read_off(tiny, replace(prop, groups=("one",) * len(prop.places)), "resid_post", layers=0)

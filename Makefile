@@ -13,7 +13,7 @@ report: $(VENV)/run.stamp  ## quick profile of the default studies on real model
 	$(BIN)/probe run $(STUDIES) --out reports/quick
 
 report-full: $(VENV)/run.stamp  ## the committed reports; GAP=path/to/gap-validation.tsv adds those on GAP
-	$(BIN)/probe run $(STUDIES) lost_in_the_middle retrieval haystack --profile full --out reports
+	$(BIN)/probe run $(STUDIES) lost_in_the_middle retrieval haystack residual --profile full --out reports
 	$(BIN)/probe run atlas --model smollm2 --profile full --out reports
 	$(if $(GAP),$(BIN)/probe run coreference_gap --profile full --data $(GAP) --out reports)
 

@@ -82,3 +82,25 @@ def accuracy_without(subject: Subject, units: Sequence[Unit], prompts: Sequence[
         low, high = stats.interval(stats.by_cluster(np.array(right), [u.cluster for u in units]), seed=seed)
         rows.append((name, float(np.mean(right)), float(low), float(high), float(np.mean(difference)), len(units)))
     return pd.DataFrame(rows, columns=["ablated", "accuracy", "low", "high", "difference", "n"])
+
+
+def written_apart(subject: Subject, units: Sequence[Unit], *, seed: int) -> pd.DataFrame:
+    """The same by embedding, head, MLP and bias: mean part of the logit difference (nats) of each, the largest first.
+
+    Columns: component, layer, head (-1 where it has none), part (its name, "head 3.1"), value, low, high (95% bootstrap
+    over clusters), share of the whole difference, residue (the largest of any item).
+    """
+    table = direct_logit_attribution(subject, units, heads=True)
+    whole = float(table.groupby("item")["difference"].first().mean())
+    keys = ["component", "layer", "head"]
+    wide = table.pivot(index=keys, columns="item", values="value")[[u.item for u in units]]
+    grouped = stats.by_cluster(wide.to_numpy(dtype=np.float64), [u.cluster for u in units])
+    low, high = stats.interval(grouped, seed=seed, shares=False)
+    made = wide.index.to_frame(index=False).assign(value=grouped.overall, low=low, high=high)
+    made = made.assign(share=made["value"] / whole, residue=float(table["residue"].abs().max()))
+    made["part"] = [_name(*key) for key in wide.index]
+    return made.sort_values("value", key=np.abs, ascending=False, kind="stable", ignore_index=True)
+
+
+def _name(component: str, layer: int, head: int) -> str:
+    return component if layer < 0 else f"{component} {layer}" if head < 0 else f"{component} {layer}.{head}"

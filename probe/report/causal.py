@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from probe.errors import ResultsError
@@ -16,6 +18,7 @@ NUMBERS = (
     "screen", "patch", "pattern", "mean", "resample", "edge", "low", "high", "share", "limit", "norm",
     "unrelated_loss", "p", "p_holm",
 )  # fmt: skip
+Floats = npt.NDArray[np.float64]
 COLUMNS = ("phenomenon", "verdict", "layer", "head", "picked", "tested", "passed", "n_units", "n_clusters", *NUMBERS)
 SHOWN = (
     "patched, nats", "95 % interval", "share", "matched heads, 95th pct", "Holm p", "pattern only",
@@ -37,7 +40,9 @@ class Row:
 @dataclass(frozen=True)
 class Leg:
     """The causal leg of one phenomenon. summary: of the verdict table. gate: what the model answers, a sentence.
-    group: the heads knocked out together, a sentence, or "".
+    group: the heads knocked out together, a sentence, or "". numbers, verdicts, tested, passes: over heads, layer by
+    layer. paired: nats that the answer moves when the cue is swapped. most_loss: nats a token that unrelated text may
+    lose, where the run says.
     """
 
     phenomenon: str
@@ -48,6 +53,16 @@ class Leg:
     group: str
     rows: tuple[Row, ...]
     sample: str
+    numbers: dict[str, Floats]
+    verdicts: tuple[str, ...]
+    tested: npt.NDArray[np.bool_]
+    passes: npt.NDArray[np.bool_]
+    paired: float
+    most_loss: float | None
+
+    def outcome(self, index: int) -> str:
+        """What came of a head: "pass", "fail" or "not tested"."""
+        return "not tested" if not self.tested[index] else "pass" if self.passes[index] else "fail"
 
 
 def legs(table: pd.DataFrame, gates: dict[str, Any], path: Path) -> dict[str, Leg]:
@@ -61,7 +76,8 @@ def legs(table: pd.DataFrame, gates: dict[str, Any], path: Path) -> dict[str, Le
 
 
 def _leg(name: str, table: pd.DataFrame, gate: dict[str, Any]) -> Leg:
-    reason = gate.get("reason")
+    reason, paired = gate.get("reason"), gate.get("paired")
+    grid = table.sort_values(["layer", "head"])
     tested = table[table["tested"]].sort_values(["passed", "patch"], ascending=False, kind="stable")
     counts = {v: int((tested["verdict"] == v).sum()) for v in ("supported", "causal only", "attention only")}
     n_passed = int(tested["passed"].sum())
@@ -74,6 +90,12 @@ def _leg(name: str, table: pd.DataFrame, gate: dict[str, Any]) -> Leg:
         group=_together(gate.get("group")),
         rows=tuple(_row(name, r) for r in tested.to_dict("records")),
         sample=f"{count(int(table['n_units'].max()), 'prompt')}, {count(int(table['n_clusters'].max()), 'cluster')}",
+        numbers={c: grid[c].to_numpy(dtype=np.float64, na_value=np.nan) for c in NUMBERS},
+        verdicts=tuple(map(str, grid["verdict"])),
+        tested=grid["tested"].to_numpy(dtype=np.bool_),
+        passes=grid["passed"].to_numpy(dtype=np.bool_),
+        paired=float("nan") if paired is None else float(paired),
+        most_loss=gate.get("most_loss"),
     )
 
 

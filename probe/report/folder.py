@@ -24,6 +24,7 @@ NUMBERS = (
     "value", "low", "high", "chance", "mass", "mass_chance", "first_mass", "entropy", "entropy_max",
     "word_accuracy", "best_rival_value", "random_max", "selection_value", "p", "p_holm", "q",
 )  # fmt: skip
+OPTIONAL = ("shuffled_max",)  # numbers that runs kept only later
 COLUMNS = (
     "phenomenon", "dataset", "layer", "head", "statistic", "best_rival", "picked", "passed", "n_units",
     "n_clusters", *NUMBERS,
@@ -98,7 +99,9 @@ class Phenomenon:
 class Results:
     """A complete, verified results folder.
 
-    rows: float32 (example, layer, head, key). legs: phenomenon -> its causal leg, where one was measured or tried.
+    rows: float32 (example, layer, head, key). patch: nats each example's answer loses when a head is patched from its
+    minimal pair, (example, layer, head), NaN where that was not measured; None where the run kept none. legs:
+    phenomenon -> its causal leg, where one was measured or tried.
     """
 
     manifest: Manifest
@@ -106,6 +109,7 @@ class Results:
     phenomena: tuple[Phenomenon, ...]
     examples: tuple[Example, ...]
     rows: npt.NDArray[np.float32]
+    patch: npt.NDArray[np.float32] | None
     answer: str
     method: tuple[str, ...]
     notes: tuple[str, ...]
@@ -144,7 +148,7 @@ def read_results(folder: Path) -> Results:
     result = _json(files["result.json"], folder / "result.json")
     phenomena, n_layers, n_heads = read_phenomena(folder, files)
     examples = _examples(files["examples.json"], folder / "examples.json")
-    rows = _rows(files["examples.npz"], folder / "examples.npz", examples, (n_layers, n_heads))
+    rows, patch = _rows(files["examples.npz"], folder / "examples.npz", examples, (n_layers, n_heads))
     if "answer" not in result:
         raise ResultsError(f"{folder / 'result.json'} lacks the answer.")
     return Results(
@@ -153,21 +157,26 @@ def read_results(folder: Path) -> Results:
         phenomena=phenomena,
         examples=examples,
         rows=rows,
+        patch=patch,
         answer=str(result["answer"]),
         method=tuple(result.get("method") or ()),
         notes=tuple(result.get("notes") or ()),
         excluded=dict(result.get("excluded") or {}),
         n_layers=n_layers,
         n_heads=n_heads,
-        legs=_legs(folder, files, result),
+        legs=_legs(folder, files, result, n_layers * n_heads),
     )
 
 
-def _legs(folder: Path, files: dict[str, bytes], result: dict[str, Any]) -> dict[str, causal.Leg]:
+def _legs(folder: Path, files: dict[str, bytes], result: dict[str, Any], n_heads: int) -> dict[str, causal.Leg]:
     if CAUSAL not in files:
         return {}
     table = parquet_table(files[CAUSAL], folder / CAUSAL, causal.COLUMNS)
-    return causal.legs(table, dict(result.get("gates") or {}), folder / CAUSAL)
+    found = causal.legs(table, dict(result.get("gates") or {}), folder / CAUSAL)
+    for name, leg in found.items():
+        if len(leg.verdicts) != n_heads:
+            raise ResultsError(f"{folder / CAUSAL}: {name!r} has {len(leg.verdicts)} heads, the scores have {n_heads}.")
+    return found
 
 
 def read_phenomena(folder: Path, files: dict[str, bytes]) -> tuple[tuple[Phenomenon, ...], int, int]:
@@ -193,7 +202,8 @@ def read_phenomena(folder: Path, files: dict[str, bytes]) -> tuple[tuple[Phenome
 
 
 def _phenomenon(name: str, part: pd.DataFrame, rivals: pd.DataFrame, n_heads: int) -> Phenomenon:
-    numbers = {c: part[c].to_numpy(dtype=np.float64, na_value=np.nan) for c in NUMBERS}
+    there = part.reindex(columns=[*NUMBERS, *OPTIONAL])
+    numbers = {c: there[c].to_numpy(dtype=np.float64, na_value=np.nan) for c in there.columns}
     best_rivals = tuple(None if pd.isna(r) else str(r) for r in part["best_rival"])
     return Phenomenon(
         name=name,
@@ -268,10 +278,13 @@ def _examples(content: bytes, path: Path) -> tuple[Example, ...]:
     return tuple(examples)
 
 
-def _rows(content: bytes, path: Path, examples: tuple[Example, ...], heads: tuple[int, int]) -> npt.NDArray[np.float32]:
+def _rows(
+    content: bytes, path: Path, examples: tuple[Example, ...], heads: tuple[int, int]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
     try:
         with np.load(io.BytesIO(content)) as archive:
             rows = np.asarray(archive["rows"], dtype=np.float32)
+            patch = np.asarray(archive["patch"], dtype=np.float32) if "patch" in archive else None
     except (zipfile.BadZipFile, ValueError, KeyError, OSError) as error:
         raise ResultsError(f"{path} does not hold the array 'rows': {error}.") from error
     longest = max((len(e.tokens) for e in examples), default=0)
@@ -283,4 +296,6 @@ def _rows(content: bytes, path: Path, examples: tuple[Example, ...], heads: tupl
     for number, example in enumerate(examples):
         if not np.isfinite(rows[number, :, :, : len(example.tokens)]).all():
             raise ResultsError(f"{path}: rows of example {number} ({example.item}) are not finite on its own tokens.")
-    return rows
+    if patch is not None and patch.shape != rows.shape[:3]:
+        raise ResultsError(f"{path}: patch has shape {patch.shape}, expected {rows.shape[:3]}: example, layer, head.")
+    return rows, patch

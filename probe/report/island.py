@@ -14,7 +14,8 @@ import numpy.typing as npt
 from matplotlib.colors import to_hex
 
 from probe.report import metrics, strips
-from probe.report.folder import NUMBERS, Floats, Phenomenon, Results
+from probe.report.causal import Leg
+from probe.report.folder import Floats, Phenomenon, Results
 from probe.report.strips import Piece
 
 
@@ -27,18 +28,18 @@ def scores(results: Results) -> dict[str, Any]:
         "kvHeads": [results.kv_head(head) for head in range(results.n_heads)],
         "colours": [to_hex(stop) for stop in stops],
         "main": results.phenomena.index(results.main),
-        "phenomena": [_phenomenon(p) for p in results.phenomena],
+        "phenomena": [_phenomenon(p, results.legs.get(p.name)) for p in results.phenomena],
     }
 
 
 def attention(results: Results, shown: tuple[tuple[Piece, ...], ...]) -> dict[str, Any]:
     """Attention of every head on every piece, one byte each: per example (head, piece), deflated, in base64.
 
-    hits: per example one character a head, "1" where the target gets more attention than any foil (from the
-    exact values).
+    patch: per example the nats over heads that its answer loses; null where the run kept none. hits: per example one
+    character a head, "1" where the target gets more attention than any foil (from the exact values).
     """
     blocks, examples, offset = [], [], 0
-    for prompt, strip, rows in zip(results.examples, shown, results.rows, strict=True):
+    for number, (prompt, strip, rows) in enumerate(zip(results.examples, shown, results.rows, strict=True)):
         block = strips.codes(strip, rows).reshape(-1, len(strip))
         hits = strips.on_target(prompt, rows).ravel()
         examples.append(
@@ -48,6 +49,9 @@ def attention(results: Results, shown: tuple[tuple[Piece, ...], ...]) -> dict[st
                 "target": strips.indices(strip, prompt.target),
                 "foils": [strips.indices(strip, foil) for foil in prompt.foils],
                 "hits": "".join("1" if hit else "0" for hit in hits),
+                "patch": None
+                if results.patch is None
+                else _column(np.round(results.patch[number].ravel().astype(np.float64), 4)),
             }
         )
         blocks.append(block.tobytes())
@@ -62,15 +66,31 @@ def island(value: dict[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _phenomenon(phenomenon: Phenomenon) -> dict[str, Any]:
+def _phenomenon(phenomenon: Phenomenon, leg: Leg | None) -> dict[str, Any]:
     return {
         "name": phenomenon.name,
         "tested": phenomenon.tested,
-        "numbers": {name: _column(phenomenon.numbers[name]) for name in NUMBERS},
+        "statistic": phenomenon.statistic,
+        "causal": None if leg is None else _causal(leg),
+        "numbers": {name: _column(values) for name, values in phenomenon.numbers.items()},
         "rival": list(phenomenon.best_rivals),
         "picked": _flags(phenomenon.picked),
         "passed": _flags(phenomenon.passed),
         "scales": {m: _scale(phenomenon, m) for m in metrics.METRICS},
+    }
+
+
+def _causal(leg: Leg) -> dict[str, Any] | str:
+    """A causal leg's numbers over heads; "" where nothing could be measured."""
+    if leg.reason is not None:
+        return ""
+    return {
+        "numbers": {name: _column(values) for name, values in leg.numbers.items()},
+        "verdicts": list(leg.verdicts),
+        "tested": _flags(leg.tested),
+        "passed": _flags(leg.passes),
+        "paired": leg.paired if math.isfinite(leg.paired) else None,
+        "mostLoss": leg.most_loss,
     }
 
 

@@ -10,10 +10,14 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def fixed(value: float, digits: int = 3) -> str:
-    """`value` with `digits` decimals and a true minus sign; `NONE` for NaN."""
+    """`value` with `digits` decimals and a true minus sign, which what is printed as zero has not; `NONE` for NaN.
+
+    >>> fixed(-1.25), fixed(-0.0004), fixed(-0.004, 2), fixed(float("nan"))
+    ('−1.250', '0.000', '0.00', '–')
+    """
     if not math.isfinite(value):
         return NONE
-    return f"{value:.{digits}f}".replace("-", "−")
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def interval(low: float, high: float) -> str:

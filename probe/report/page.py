@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from probe.errors import ResultsError
-from probe.report import causal, figures, findings_page, island, numbers, plots, sentence, strips, tables
+from probe.report import card, causal, figures, findings_page, island, numbers, plots, sentence, strips, tables
 from probe.report.findings_folder import holds_findings, read_findings
 from probe.report.folder import Results, read_results
 from probe.report.html import asset, check_budget, data_uri, environment, script_hash
@@ -66,6 +66,7 @@ def render(results: Results, drawn: dict[str, bytes]) -> bytes:
     style, script = asset("report.css"), asset("report.js")
     images = {name.removesuffix(".png"): data_uri(image) for name, image in drawn.items() if name != "example.png"}
     best = results.main.best
+    examples = [tables.strip(results, i, pieces, best) for i, pieces in enumerate(shown)]
     text = (
         environment()
         .get_template("report.html.j2")
@@ -78,11 +79,13 @@ def render(results: Results, drawn: dict[str, bytes]) -> bytes:
             data=Markup(data),
             images=images,
             tables=tables,
+            card=card,
             number=numbers,
             main=results.main,
             causal_columns=causal.SHOWN,
             best=best,
-            strips=[tables.strip(results, i, pieces, best) for i, pieces in enumerate(shown)],
+            strips=examples,
+            tally=tables.tally(examples),
             attention_size=size(len(attention["codes"])),
             left_out=sum(p.stop - p.start for pieces in shown for p in pieces if p.left_out),
             long=strips.LONG,

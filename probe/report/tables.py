@@ -125,35 +125,13 @@ def all_rows(phenomenon: Phenomenon) -> list[HeadRow]:
     return rows
 
 
-PANEL = (
-    ("value", "Value"),
-    ("interval", "95 % interval"),
-    ("chance", "Chance"),
-    ("rival", "Best rival"),
-    ("random_max", "Best random head"),
-    ("selection_value", "Value, selection half"),
-    ("mass", "Attention on target"),
-    ("mass_chance", "… if uniform"),
-    ("first_mass", "Attention on first token"),
-    ("entropy", "Entropy, nats"),
-    ("entropy_max", "… if uniform"),
-    ("word_accuracy", "Word accuracy"),
-    ("p", "p"),
-    ("p_holm", "Holm p"),
-    ("q", "q, all heads"),
-)
-"""Rows of the selected head's panel: (field, words). The script fills the same fields."""
-
-
 def panel(phenomenon: Phenomenon, index: int) -> dict[str, str]:
-    """The selected head's numbers as text, by field of `PANEL`, and "verdict"."""
-    at = {name: float(values[index]) for name, values in phenomenon.numbers.items()}
-    rival = phenomenon.best_rivals[index]
-    shown = {name: p_value(v) if name in ("p", "p_holm", "q") else fixed(v) for name, v in at.items()}
+    """A head's value, interval, chance and verdict in one phenomenon, as text. The script fills the same fields."""
+    at = {name: float(phenomenon.numbers[name][index]) for name in ("value", "low", "high", "chance")}
     return {
-        **shown,
+        "value": fixed(at["value"]),
         "interval": interval(at["low"], at["high"]),
-        "rival": f"{rival} {fixed(at['best_rival_value'])}" if rival else NONE,
+        "chance": fixed(at["chance"]),
         "verdict": verdict(phenomenon, index),
     }
 
@@ -163,13 +141,14 @@ class Strip:
     """One example as the template draws it, seen by one head.
 
     groups: (role names, kind, [(piece, strength of its colour from 0 to 1, "≈ 0.132")]).
-    sums: (field the script fills, words, "≈ 0.94").
+    sums: (field the script fills, words, "≈ 0.94"). patch: what the answer loses when the head is patched, or "".
     """
 
     example: Example
     groups: list[tuple[str, str, list[tuple[Piece, float, str]]]]
     sums: list[tuple[str, str, str]]
     hit: bool
+    patch: str
     n_tokens: int
     left_out: int
 
@@ -199,6 +178,7 @@ def strip(results: Results, number: int, pieces: tuple[Piece, ...], index: int) 
         groups=grouped,
         sums=sums,
         hit=bool(strips.on_target(example, rows[None, None])[0, 0]),
+        patch=patched(results, number, index),
         n_tokens=len(example.tokens),
         left_out=sum(p.stop - p.start for p in pieces if p.left_out),
     )
@@ -227,3 +207,16 @@ def manifest_rows(manifest: Manifest) -> list[tuple[str, str]]:
 def about(value: float, digits: int = 2) -> str:
     """A number decoded from quantised attention."""
     return f"≈ {fixed(value, digits)}"
+
+
+def patched(results: Results, number: int, index: int) -> str:
+    """What example `number` loses when a head is patched; "" where that was not measured."""
+    nats = float("nan") if results.patch is None else float(results.patch[number].ravel()[index])
+    return "" if fixed(nats) == NONE else f" · patched {fixed(nats, 2)} nats"
+
+
+def tally(strips: list[Strip]) -> str:
+    """In how many prompts the target gets more than every foil, and in which it does not."""
+    missed = [str(number + 1) for number, strip in enumerate(strips) if not strip.hit]
+    found = f"{len(strips) - len(missed)} the target gets more than every foil"
+    return f"{found}, not in {', '.join(missed)}" if missed else found

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 from probe import stats
+from probe.causal.leg import Causal
 from probe.causal.verdict import verdicts
 from probe.data.texts import Dataset
 from probe.runner.legs import causal_method, causal_table, gate_of, outcome
@@ -55,6 +56,7 @@ def attention_result(
         rivals=pd.concat([v.attention.rivals for v in judged], ignore_index=True),
         examples=examples,
         rows=example_rows(subject, chosen),
+        patch=example_effects(targets, chosen, judged[0].causal),
         method=(*method(tested), *(causal_method(full) if any(v.causal.reason is None for v in judged) else ())),
         notes=(*notes, *_power_note(tested), *_sink_note(targets)),
         excluded=excluded,
@@ -132,14 +134,24 @@ def example_rows(subject: Subject, units: Sequence[Unit]) -> npt.NDArray[np.floa
     return rows
 
 
+def example_effects(targets: Targets, units: Sequence[Unit], leg: Causal) -> npt.NDArray[np.float32] | None:
+    """Nats that each unit's answer loses when a head is patched from its minimal pair: (example, layer, head), NaN
+    where that was not measured; None where it was of no head.
+    """
+    if leg.effects is None or "patch" not in leg.effects:
+        return None
+    values = leg.effects["patch"]  # (layer, head, unit)
+    place = {targets.units[number].item: column for column, number in enumerate(leg.units)}
+    effects = np.full((len(units), *values.shape[:2]), np.nan, dtype=np.float32)
+    for number, unit in enumerate(units):
+        if unit.item in place:
+            effects[number] = values[:, :, place[unit.item]]
+    return effects
+
+
 def _example(subject: Subject, text: str, unit: Unit, tags: dict[str, str]) -> Example:
-    row, prompt = unit.rows[0], subject.encode(text)
-    own = [p for p, span in enumerate(prompt.spans) if span is not None]
-    # Special tokens are no part of the text: a space keeps them apart from the words.
-    tokens = (
-        piece if p in own else f"{piece} " if p < own[0] else f" {piece}" for p, piece in enumerate(prompt.pieces)
-    )
-    return Example(unit.item, unit.cluster, tuple(tokens), row.query, row.target, row.foils, tags)
+    row = unit.rows[0]
+    return Example(unit.item, unit.cluster, subject.encode(text).shown, row.query, row.target, row.foils, tags)
 
 
 def _closest(table: pd.DataFrame) -> str:

@@ -30,7 +30,8 @@ def causal_table(found: Sequence[Verdicts]) -> pd.DataFrame:
 
 def gate_of(leg: Causal) -> Gate:
     """What the model answers, as JSON: accuracy, chance, paired (nats) with low and high; n_units, n_pairs, n_clusters;
-    reason (None where heads could be asked); group, where heads were knocked out together.
+    reason (None where heads could be asked); most_loss, the nats a token that unrelated text may lose; group, where
+    heads were knocked out together.
     """
     gate: Behaviour = leg.behaviour
     numbers = {
@@ -44,6 +45,7 @@ def gate_of(leg: Causal) -> Gate:
     }
     found: Gate = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     found |= {"n_units": gate.n_units, "n_pairs": gate.n_pairs, "n_clusters": gate.n_clusters, "reason": leg.reason}
+    found["most_loss"] = MOST_LOSS
     if leg.groups is not None:
         found["group"] = _group(leg.groups)
     return found

@@ -4,7 +4,8 @@
 <folder>/rivals.parquet     one row per phenomenon and rival: phenomenon, rival, value, low, high, n_units, n_clusters
 <folder>/examples.json      prompts with tokens, query, target, foils (positions), see `Example`
 <folder>/examples.npz       "rows": float32 (example, layer, head, key): attention from the query (mean over its
-                            pieces); keys past a prompt's last token are NaN
+                            pieces); keys past a prompt's last token are NaN. Where a causal leg was measured, also
+                            "patch": float32 (example, layer, head), see `Result.patch`
 <folder>/causal.parquet     only where a causal leg was measured or tried: one row per phenomenon and head (columns:
                             phenomenon, verdict, and those of `probe.causal.causal`)
 <folder>/result.json        answer, method, notes, excluded, gates
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +56,9 @@ class Result:
     method: paragraphs that say how it was measured. notes: caveats, in full sentences.
     excluded: phenomenon -> reason -> number of items left out. causal: the causal leg's table, None without one.
     gates: phenomenon -> what the model answers, and why its heads could not be asked (`probe.runner.legs.gate_of`).
-    rows: float32 (example, layer, head, key), as in `examples.npz`. data: the data sets that were measured, for the
-    manifest.
+    rows: float32 (example, layer, head, key), as in `examples.npz`. patch: nats that each example's answer loses when a
+    head is patched from its minimal pair, float32 (example, layer, head), NaN where that was not measured; None where
+    it was of no head. data: the data sets that were measured, for the manifest.
     """
 
     answer: str
@@ -69,12 +72,14 @@ class Result:
     data: tuple[Dataset, ...] = ()
     causal: pd.DataFrame | None = None
     gates: dict[str, dict[str, object]] = field(default_factory=dict)
+    patch: npt.NDArray[np.float32] | None = None
 
     def write(self, folder: Path) -> list[str]:
         """Write every file but the manifest into `folder`, which exists; returns the file names."""
         self.heads.to_parquet(folder / "heads.parquet", index=False)
         self.rivals.to_parquet(folder / "rivals.parquet", index=False)
-        np.savez_compressed(folder / "examples.npz", rows=self.rows)
+        effects: dict[str, Any] = {} if self.patch is None else {"patch": self.patch}
+        np.savez_compressed(folder / "examples.npz", rows=self.rows, **effects)
         examples = json.dumps([asdict(e) for e in self.examples], ensure_ascii=False, indent=1)
         (folder / "examples.json").write_text(examples, encoding="utf-8")
         result = {

@@ -55,6 +55,20 @@ class Encoded:
             done = end
         return tuple(pieces)
 
+    @property
+    def special(self) -> Positions:
+        """The positions of special tokens, which are no part of the text."""
+        return tuple(position for position, span in enumerate(self.spans) if span is None)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """As `pieces`, with a space between special tokens and the words."""
+        own = [position for position, span in enumerate(self.spans) if span is not None]
+        return tuple(
+            piece if position in own else f"{piece} " if position < own[0] else f" {piece}"
+            for position, piece in enumerate(self.pieces)
+        )
+
     def positions(self, span: Span) -> Positions:
         """The tokens that make up `span`. Raises SpanError where the span splits a token, naming the token."""
         inside = []

@@ -17,6 +17,8 @@ from probe.report import write_report
 from probe.runner.findings import Findings, Listing, Plot, Section, Table
 from probe.runner.manifest import Inputs
 from probe.runner.results import Example, Result
+from tests.report.browsing import browser as browser
+from tests.report.browsing import visit as visit
 
 SENTENCES = (
     ("The| lawyer| thanked| the| nurse| because| she| had| found| the| missing| document", 6, (4,), ((1,),)),

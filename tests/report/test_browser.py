@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probe.report import write_index, write_report
+from probe.report import card, write_index, write_report
 from probe.report.folder import read_results
 from probe.runner.findings import Findings, Listing, Plot, Section, Table
 from probe.runner.results import Example
+from tests.report.browsing import Visit, in_chromium
+from tests.report.test_report_causal import GATE, table, with_leg
 
-CHROMIUM = Path("/usr/bin/chromium")
 Make = Callable[..., Path]
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium at {CHROMIUM} (Debian: apt install chromium)"),
-]
-
-
-@dataclass
-class Visit:
-    """An open page and what it did that it must not do."""
-
-    page: Any
-    wrong: list[str] = field(default_factory=list)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND"]
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=arguments)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
-    visits: list[tuple[Any, Visit]] = []
-
-    def open_page(path: Path, fragment: str = "", **options: Any) -> Visit:
-        context = browser.new_context(offline=True, **{"viewport": {"width": 1280, "height": 900}, **options})
-        page = context.new_page()
-        opened = Visit(page)
-        visits.append((context, opened))
-        page.on("console", lambda m: opened.wrong.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda e: opened.wrong.append(str(e)))
-        page.on(
-            "request",
-            lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else opened.wrong.append(r.url),
-        )
-        page.on("dialog", lambda d: (opened.wrong.append("dialog"), d.dismiss()))
-        page.goto(path.as_uri() + fragment)
-        return opened
-
-    yield open_page
-    for context, opened in visits:
-        context.close()
-        assert opened.wrong == []
+pytestmark = in_chromium
 
 
 def settled(page: Any) -> None:
@@ -95,7 +50,7 @@ def test_clicking_a_head_shows_its_numbers_and_prompts(big: Path, visit: Callabl
         settled(page)
         index = layer * 9 + head
         for number, phenomenon in enumerate(results.phenomena):
-            shown = page.locator(f'[data-column="{number}"][data-field="value"]').text_content()
+            shown = page.locator(f'tr[data-column="{number}"] [data-field="value"]').text_content()
             assert float(shown) == pytest.approx(phenomenon.numbers["value"][index], abs=5e-4)
         for number, example in enumerate(results.examples[:6]):
             row = results.rows[number, layer, head].astype(np.float64)
@@ -235,6 +190,46 @@ def test_hostile_tokens_do_nothing(
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
+def test_the_card_says_the_same_for_every_head_as_it_does_without_script(
+    make_folder: Make, tmp_path: Path, visit: Callable[..., Visit]
+) -> None:
+    folder = with_leg(make_folder(tmp_path / "run", 4, 4, 1), table(), {"coreference": {**GATE, "most_loss": 0.1}})
+    page = visit(write_report(folder)).page
+    results = read_results(folder)
+    read = "rows => rows.map(r => [r.dataset.line, ...[...r.cells].map(c => c.textContent)])"
+    for name, phenomenon in enumerate(results.phenomena):
+        page.locator("#phenomenon").select_option(str(name))
+        for index in (9, 15, 0):
+            cell(page, *divmod(index, 4)).click()
+            shown = page.locator("[data-line]:visible").evaluate_all(read)
+            lines = [*card.attention(phenomenon, index), *card.causal(results, phenomenon, index)]
+            assert shown == [[x.field, x.words, x.value, x.control] for x in lines if x.shown]
+            said = page.locator('[data-show="outcome"]').text_content()
+            assert said == card.outcome(results, phenomenon, index)
+
+
+def test_prompts_are_sorted_by_what_they_earned(big: Path, visit: Callable[..., Visit]) -> None:
+    page = visit(big / "report.html").page
+    settled(page)
+    results = read_results(big)
+    cell(page, 5, 4).click()
+    settled(page)
+    margins = []
+    for example, rows in zip(results.examples, results.rows[:, 5, 4], strict=True):
+        foils = [rows[list(foil)].sum() for foil in example.foils]
+        margins.append(rows[list(example.target)].sum() - max([0.0, *foils]))
+    said = page.locator('[data-show="tally"]').text_content()
+    missed = [str(i + 1) for i, margin in enumerate(margins) if not margin > 0]
+    assert said.endswith(f"not in {', '.join(missed)}")
+    page.locator("button.all").click()
+    for order, sign in (("earned", -1), ("cost", 1)):
+        page.locator("#order").select_option(order)
+        numbers = page.locator(".example .about").evaluate_all("all => all.map(a => parseInt(a.textContent.slice(7)))")
+        shown = [sign * margins[number - 1] for number in numbers]
+        assert sorted(numbers) == list(range(1, 13))
+        assert all(a <= b + 0.02 for a, b in pairwise(shown))
+
+
 # findings
 
 
@@ -340,7 +335,7 @@ def test_hostile_text_in_findings_is_text(make_findings: Make, tmp_path: Path, v
     assert page.title() == text
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     index = visit(write_index(tmp_path)).page
-    assert index.locator("h2").text_content() == text
+    assert index.locator("h3").text_content() == text
     assert index.locator("img").count() == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from probe.causal.leg import _empty
 from probe.errors import ResultsError
-from probe.report import write_report
+from probe.report import card, write_report
 from probe.report.causal import COLUMNS, legs
 from probe.report.folder import read_results
 from probe.runner.results import CAUSAL
@@ -88,3 +89,47 @@ def test_the_page_reads_the_columns_that_are_written() -> None:
     written = {"phenomenon", "verdict", *_empty(Sizes()).columns}  # type: ignore[arg-type]
     assert set(COLUMNS) == written
     assert legs(table(), {"coreference": GATE}, Path("x"))["coreference"].rows[0].kind == "pass"
+
+
+def test_the_card_of_a_head_has_every_number_beside_its_control(make_folder: Make, tmp_path: Path) -> None:
+    causal = table()
+    causal.loc[9, ["pattern", "mean", "resample", "edge", "unrelated_loss", "screen", "norm"]] = range(1, 8)
+    folder = with_leg(make_folder(tmp_path / "run", 4, 4, 1), causal, {"coreference": {**GATE, "most_loss": 0.1}})
+    results = read_results(folder)
+    main, heads = results.main, pd.read_parquet(folder / "heads.parquet")
+    row = heads[(heads.phenomenon == "coreference") & (heads.layer == 2) & (heads["head"] == 1)].iloc[0]
+    assert card.outcome(results, main, 9) == "supported (attention leg: pass, causal leg: pass)"
+    assert card.outcome(results, main, 0).startswith("not supported (attention leg: ")
+    looks = {line.field: (line.value, line.control) for line in card.attention(main, 9) if line.shown}
+    assert looks["value"] == (
+        f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]", "chance 0.500 · nearest 0.572 · best random head 0.603"
+    )  # fmt: skip
+    assert looks["mass"] == (f"{row.mass:.3f}", "if uniform 0.070")
+    loses = {line.field: (line.value, line.control) for line in card.causal(results, main, 9) if line.shown}
+    assert loses["patch"] == ("1.23 [1.034, 1.534]", "heads that write as much, 95th percentile 0.32")
+    assert loses["share"] == ("0.46", "paired difference 2.67 nats")
+    assert loses["unrelated_loss"] == ("5.000", "allowed 0.1")
+    assert set(loses) == {name for name, _ in card.CAUSAL}
+    assert not any(line.shown for line in card.causal(results, results.phenomena[1], 9))
+
+
+def test_what_each_prompt_loses_is_shown(make_folder: Make, tmp_path: Path) -> None:
+    folder = with_leg(make_folder(tmp_path / "run", 4, 4, 1), table(), {"coreference": GATE})
+    rows = read_results(folder).rows
+    patch = np.full(rows.shape[:3], np.nan, dtype=np.float32)
+    patch[3, 2, 1] = -0.456
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, rows=rows, patch=patch)
+    rewrite(folder, "examples.npz", buffer.getvalue())
+    text = Text(write_report(folder).read_text(encoding="utf-8")).text
+    assert text.count("patched −0.46 nats") == 1
+    np.savez_compressed(buffer := io.BytesIO(), rows=rows, patch=patch[:, :1])
+    rewrite(folder, "examples.npz", buffer.getvalue())
+    with pytest.raises(ResultsError, match=r"patch has shape \(12, 1, 4\), expected \(12, 4, 4\)"):
+        write_report(folder)
+
+
+def test_a_causal_table_of_other_heads_is_refused(make_folder: Make, tmp_path: Path) -> None:
+    folder = with_leg(make_folder(tmp_path / "run", 4, 4, 1), table().iloc[:8], {"coreference": GATE})
+    with pytest.raises(ResultsError, match=r"'coreference' has 8 heads, the scores have 16"):
+        write_report(folder)

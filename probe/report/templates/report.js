@@ -8,7 +8,7 @@
   const narrow = matchMedia("(max-width: 44rem)");
 
   // numbers: the same digits as numbers.py
-  const fixed = (v, digits = 3) => (v === null ? NONE : v.toFixed(digits).replace("-", "−"));
+  const fixed = (v, digits = 3) => (v === null ? NONE : v.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−"));
   const pValue = (v) => (v === null ? NONE : v < 0.0001 ? "< 0.0001" : v.toFixed(4));
   const interval = (low, high) => (low === null || high === null ? NONE : `[${fixed(low)}, ${fixed(high)}]`);
   const at = (column, index) => (Array.isArray(column) ? column[index] : column);
@@ -141,11 +141,12 @@
     const kv = kvHeads[head % nHeads];
     document.querySelector('[data-show="where"]').textContent =
       `layer ${Math.floor(head / nHeads)}, query head ${head % nHeads}` + (kv === null ? "" : ` → key-value head ${kv}`);
-    for (const element of all("[data-column]")) {
-      const p = phenomena[element.dataset.column];
-      element.classList.toggle("current", Number(element.dataset.column) === phenomenon);
-      if (element.dataset.field) element.textContent = field(p, element.dataset.field, head);
+    for (const line of all("tr[data-column]")) {
+      const p = phenomena[line.dataset.column];
+      line.classList.toggle("current", Number(line.dataset.column) === phenomenon);
+      for (const cell of all("[data-field]", line)) cell.textContent = field(p, cell.dataset.field, head);
     }
+    showCard(phenomena[phenomenon], head);
     const selected = `#head=${label(head)}&`;
     for (const row of all(".sortable tbody tr")) {
       row.classList.toggle("current", row.querySelector("a").getAttribute("href").startsWith(selected));
@@ -154,9 +155,67 @@
   function field(p, wanted, index) {
     const number = (column) => at(p.numbers[column], index);
     if (wanted === "verdict") return verdict(p, index);
-    if (wanted === "interval") return interval(number("low"), number("high"));
-    if (wanted === "rival") return p.rival[index] === null ? NONE : `${p.rival[index]} ${fixed(number("best_rival_value"))}`;
-    return ["p", "p_holm", "q"].includes(wanted) ? pValue(number(wanted)) : fixed(number(wanted));
+    return wanted === "interval" ? interval(number("low"), number("high")) : fixed(number(wanted));
+  }
+
+  // ---- its card: the same lines and words as card.py
+  function outcome(p, index) {
+    const looks = verdict(p, index);
+    if (!p.tested) return looks;
+    if (p.causal === null) return `attention leg: ${looks}; causal leg: not measured`;
+    if (p.causal === "") return `attention leg: ${looks}; causal leg: untestable here`;
+    const { tested, passed, verdicts } = p.causal;
+    const leg = tested[index] !== "1" ? "not tested" : passed[index] === "1" ? "pass" : "fail";
+    return `${verdicts[index]} (attention leg: ${looks}, causal leg: ${leg})`;
+  }
+  const withInterval = (text, low, high) => (interval(low, high) === NONE ? text : `${text} ${interval(low, high)}`);
+  function attentionLines(p, index) {
+    const n = (column) => at(p.numbers[column], index);
+    const against = [
+      ["chance", n("chance")], [p.rival[index], n("best_rival_value")], ["best random head", n("random_max")],
+      ["best under shuffled labels", n("shuffled_max")],
+    ];
+    const known = against.filter(([name, value]) => name && value !== null).map(([name, value]) => `${name} ${fixed(value)}`);
+    return {
+      value: [withInterval(fixed(n("value")), n("low"), n("high")), known.join(" · ") || NONE],
+      selection_value: [fixed(n("selection_value")), NONE],
+      mass: [p.statistic === "mass" ? NONE : fixed(n("mass")), `if uniform ${fixed(n("mass_chance"))}`],
+      first_mass: [fixed(n("first_mass")), NONE],
+      entropy: [fixed(n("entropy")), `if uniform ${fixed(n("entropy_max"))}`],
+      word_accuracy: [fixed(n("word_accuracy")), NONE],
+      p_holm: [pValue(n("p_holm")), `uncorrected ${pValue(n("p"))}`],
+      q: [pValue(n("q")), NONE],
+    };
+  }
+  function causalLines(p, index) {
+    if (!p.causal) return {};
+    const n = (column) => at(p.causal.numbers[column], index);
+    const two = (column) => fixed(n(column), 2);
+    return {
+      patch: [withInterval(two("patch"), n("low"), n("high")), `heads that write as much, 95th percentile ${two("limit")}`],
+      share: [two("share"), `paired difference ${fixed(p.causal.paired, 2)} nats`],
+      pattern: [two("pattern"), NONE],
+      mean: [two("mean"), NONE],
+      resample: [two("resample"), NONE],
+      edge: [two("edge"), NONE],
+      unrelated_loss: [fixed(n("unrelated_loss")), p.causal.mostLoss === null ? NONE : `allowed ${p.causal.mostLoss}`],
+      causal_p_holm: [pValue(n("p_holm")), `uncorrected ${pValue(n("p"))}`],
+      screen: [two("screen"), NONE],
+      norm: [two("norm"), NONE],
+    };
+  }
+  function showCard(p, index) {
+    document.querySelector('[data-show="phenomenon"]').textContent = p.name;
+    document.querySelector('[data-show="outcome"]').textContent = outcome(p, index);
+    const lines = { ...attentionLines(p, index), ...causalLines(p, index) };
+    for (const row of all("[data-line]")) {
+      const [value, control] = lines[row.dataset.line] || [NONE, NONE];
+      row.hidden = value === NONE;
+      row.cells[1].textContent = value;
+      row.cells[2].textContent = control;
+      if (row.dataset.line === "value") row.cells[0].textContent = p.scales.value.label;
+    }
+    for (const part of all(".card tbody")) part.hidden = !part.querySelector("[data-line]:not([hidden])");
   }
 
   // ---- prompts: tokens stay, only their colours and numbers change
@@ -166,9 +225,37 @@
     const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
     codes = new Uint8Array(await new Response(plain).arrayBuffer());
   }
+  const examples = all(".example");
+  function gatherExamples() {
+    const more = document.querySelector(".more");
+    if (!more) return;
+    // with a script there is one list, so that it can be sorted
+    const list = document.querySelector(".examples");
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "all" });
+    button.textContent = `Show all ${examples.length} prompts`;
+    button.addEventListener("click", () => {
+      list.classList.remove("few");
+      button.remove();
+    });
+    list.append(...all(".example", more));
+    list.classList.add("few");
+    more.replaceWith(button);
+  }
+  const margins = [];
+  function orderExamples() {
+    const sign = { drawn: 0, earned: -1, cost: 1 }[byId("order").value];
+    const order = examples.map((_, i) => i).sort((a, b) => sign * (margins[a] - margins[b]) || a - b);
+    document.querySelector(".examples").append(...order.map((i) => examples[i]));
+  }
+  function showTally(head) {
+    const missed = attention.examples.flatMap(({ hits }, i) => (hits[head] === "1" ? [] : [i + 1]));
+    const found = `${examples.length - missed.length} the target gets more than every foil`;
+    document.querySelector('[data-show="tally"]').textContent = missed.length ? `${found}, not in ${missed.join(", ")}` : found;
+  }
   function showExamples({ head }) {
     if (codes === null) return;
-    all(".example").forEach((element, number) => {
+    showTally(head);
+    examples.forEach((element, number) => {
       const example = attention.examples[number];
       const from = example.offset + head * example.pieces;
       const row = codes.subarray(from, from + example.pieces);
@@ -181,9 +268,15 @@
       const sums = { target: sum(example.target), first: share(0) };
       example.foils.forEach((foil, i) => (sums[`foil-${i}`] = sum(foil)));
       for (const shown of all("[data-sum]", element)) shown.textContent = `≈ ${fixed(sums[shown.dataset.sum], 2)}`;
+      margins[number] = sums.target - Math.max(0, ...example.foils.map((_, i) => sums[`foil-${i}`]));
+      const nats = example.patch === null ? null : at(example.patch, head);
+      const patch = element.querySelector('[data-show="patch"]');
+      patch.hidden = nats === null;
+      patch.textContent = ` · patched ${fixed(nats, 2)} nats`;
       const hit = element.querySelector('[data-show="hit"]'); // none where there are no foils
       if (hit) hit.textContent = example.hits[head] === "1" ? "✓ target above every foil" : "✕ target not above every foil";
     });
+    orderExamples();
   }
 
   // ---- tables
@@ -237,9 +330,12 @@
   document.documentElement.classList.add("js");
   all("[data-anchor]").forEach((anchor) => anchor.remove()); // only for pages without script
   buildMap();
+  gatherExamples();
   all("table.sortable").forEach(makeSortable);
   byId("phenomenon").addEventListener("change", (event) => go({ phenomenon: Number(event.target.value) }));
   byId("metric").addEventListener("change", (event) => go({ metric: event.target.value }));
+  byId("order")?.addEventListener("change", orderExamples);
+  byId("order-form")?.addEventListener("submit", (event) => event.preventDefault());
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("click", (event) => {
     const link = event.target.closest('a[href^="#head="]');

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from probe.causal.verdict import effect as effect
     from probe.causal.verdict import verdicts as verdicts
     from probe.errors import ProbeError as ProbeError
+    from probe.report.notebook import view as view
     from probe.runner.findings import Findings as Findings
     from probe.runner.findings import Listing as Listing
     from probe.runner.findings import Plot as Plot
@@ -47,6 +48,7 @@ _HOMES = {
     "ProbeError": "probe.errors",
     "study": "probe.runner.registry",
     "Result": "probe.runner.results",
+    "view": "probe.report.notebook",
     **dict.fromkeys(("Findings", "Section", "Table", "Plot", "Listing"), "probe.runner.findings"),
 }
 _MODULES = {"causal": "probe.causal", "data": "probe.data", "edits": "probe.capture.edits", "scores": "probe.scores"}
@@ -71,6 +73,7 @@ __all__ = [
     "scores",
     "study",
     "verdicts",
+    "view",
 ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probe.cli_train import train
+from probe.cli_view import view
 from probe.data.texts import Span, words
 from probe.errors import ProbeError, SpanError, UnknownName
 
@@ -177,6 +178,7 @@ def attend(
 
 
 app.command()(train)
+app.command()(view)
 
 
 def _hint(text: str, query: str, error: str) -> str:

@@ -30,7 +30,7 @@ FLOORS = {
     "report": 6,
     "cost": 6.2,
     "studies": 6.5,
-    **dict.fromkeys(("cli", "cli_train", "__main__"), 7),
+    **dict.fromkeys(("cli", "cli_train", "cli_view", "__main__"), 7),
 }
 HEAVY = ("torch", "transformers", "numpy", "pandas", "matplotlib", "scipy")
 

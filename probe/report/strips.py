@@ -85,12 +85,13 @@ def pieces(example: Example) -> tuple[Piece, ...]:
         if stop - start > 1:
             strip.append(Piece(start, stop, " ", f"⋯ {stop - start} tokens ⋯", False, ()))
         else:
-            strip.append(_piece(start, example.tokens[start], tuple(roles.get(start, ()))))
+            strip.append(single(start, example.tokens[start], tuple(roles.get(start, ()))))
         start = stop
     return tuple(strip)
 
 
-def _piece(position: int, token: str, roles: tuple[str, ...]) -> Piece:
+def single(position: int, token: str, roles: tuple[str, ...] = ()) -> Piece:
+    """The piece of one token."""
     body = token.lstrip(" ") or token
     lead = token[: len(token) - len(body)]
     rtl = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in body)

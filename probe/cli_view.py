@@ -57,7 +57,7 @@ def view(
     path = out or Path(f"view-{Path(model).name}-{_hash(text, pair)}.html")
     kept: dict[str, Any] = {}
     layers = patterns(subject, encoded)
-    seen = gather(_keeping(layers, kept) if exact else layers, prompts, range(subject.n_heads))
+    seen = gather(_keeping(layers, kept) if exact else layers, prompts, range(subject.n_heads), subject.n_kv_heads)
     command = ["probe", "view", model, text, *([] if pair is None else ["--pair", pair])]
     command += [word for name in head or () for word in ("--head", name)]
     about = About(

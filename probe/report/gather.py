@@ -93,8 +93,12 @@ class Gathered:
         return layer * self.n_kv_heads + place // (self.n_heads // self.n_kv_heads)
 
 
-def gather(layers: Iterable[Layer], prompts: Sequence[Prompt], heads: Sequence[int]) -> Gathered:
-    """Reduce every layer as it comes. Raises CaptureError if there is none."""
+def gather(
+    layers: Iterable[Layer], prompts: Sequence[Prompt], heads: Sequence[int], n_kv_heads: int | None = None
+) -> Gathered:
+    """Reduce every layer as it comes. heads: their numbers. n_kv_heads: as many as heads, unless k is there or it is
+    given. Raises CaptureError if there is no layer.
+    """
     made, places = Gathered(tuple(heads)), [_usual(prompt) for prompt in prompts]
     for layer in layers:
         made.layers.append(layer.index)
@@ -106,6 +110,7 @@ def gather(layers: Iterable[Layer], prompts: Sequence[Prompt], heads: Sequence[i
             if len(mine) == 2 and mine[0].shape == mine[1].shape:
                 made.differences.append(difference(*mine))
         _keep_vectors(made, layer)
+        made.n_kv_heads = layer.k[0].shape[1] if layer.k else n_kv_heads or len(heads)
     if not made.layers:
         raise CaptureError("no attention pattern was captured, so there is nothing to look at: ask for site pattern.")
     return made
@@ -115,7 +120,6 @@ def _keep_vectors(made: Gathered, layer: Layer) -> None:
     for kept, given in ((made.q, layer.q), (made.k, layer.k), (made.v, layer.v)):
         heads = range(given[0].shape[1]) if given else ()
         kept += [[vectors(prompt[:, head]) for prompt in given] for head in heads]
-    made.n_kv_heads = layer.k[0].shape[1] if layer.k else made.n_heads
 
 
 def difference(one: Array, other: Array) -> Difference:

@@ -306,3 +306,9 @@ def test_a_notebook_gets_a_frame_that_reaches_nothing(tiny: Subject) -> None:
     assert source is not None
     assert html.unescape(source[1]).encode() == view.page
     assert "makes a page" in repr(view)
+
+
+def test_heads_that_share_keys_are_told_even_where_keys_were_not_read() -> None:
+    data = island(page_of(gather(layers(), [prompt()], range(4), 2), prompt()))
+    assert data["kv"] == [0, 0, 1, 1]
+    assert island(page_of(gather(layers(), [prompt()], range(4)), prompt()))["kv"] is None

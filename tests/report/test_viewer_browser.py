@@ -194,6 +194,11 @@ def test_long_texts_load_quickly_and_with_few_nodes(n: int, tmp_path: Path, visi
     assert page.evaluate("performance.now()") < 4000
     assert page.evaluate("document.getElementsByTagName('*').length") < 6000
     assert page.locator(".most tbody th").first.text_content() == f"“t{n - 4}” ({n - 4})"
+    chosen = page.locator(".strips .tok.chosen")
+    chosen.wait_for()
+    assert chosen.text_content() == f"t{n - 1}", "the text is scrolled to it"
+    page.evaluate("document.querySelector('.strips').scrollTop = 0")
+    page.locator('.strips .tok[data-i="3"]').wait_for()
     page.evaluate("document.querySelector('.strips').scrollTop = 1e9")
     last = page.locator(f'.strips .tok[data-i="{n - 4}"]')
     last.wait_for()

@@ -140,7 +140,7 @@
   // ---- one text: tokens, picture, numbers
   const texts = all(".text").map((root, t) => ({
     root, t, p: prompts[t], strips: root.querySelector(".strips"), plane: root.querySelector(".plane"),
-    blocks: all(".block", root), canvas: root.querySelector("canvas"), codes: null, drawn: null,
+    blocks: all(".block", root), canvas: root.querySelector("canvas"), codes: null, drawn: null, sought: -1,
   }));
   function spans(p, from, to) {
     const made = document.createDocumentFragment();
@@ -165,6 +165,7 @@
         if (entry.isIntersecting) {
           entry.target.replaceChildren(spans(p, start, stop));
           shade(text, entry.target);
+          if (text.sought >= start && text.sought < stop) reveal(text, text.sought);
         } else entry.target.textContent = p.tokens.slice(start, stop).map(([lead, word]) => lead + word).join("");
       }
     }, { rootMargin: "300px" });
@@ -197,9 +198,12 @@
     if (q >= 0) choose(text.t, { query: q, key: null });
     else if (state.mode === "to" || text.p.at === null) choose(text.t, { key: i });
   }
-  function reveal({ strips, blocks }, i) {
-    const shown = strips.querySelector(`[data-i="${i}"]`) || blocks[Math.floor(i / data.block)];
-    shown?.scrollIntoView({ block: "nearest" });
+  function reveal(text, i) {
+    const token = text.strips.querySelector(`[data-i="${i}"]`);
+    text.sought = token ? -1 : i; // of a block out of sight: first the block, then the token in it
+    const box = text.strips.getBoundingClientRect();
+    const place = (token || text.blocks[Math.floor(i / data.block)]).getBoundingClientRect();
+    if (place.top < box.top || place.bottom > box.bottom) text.strips.scrollTop += place.top - box.top - box.height / 2;
   }
   const currentKey = (text) => state.key[text.t] ?? text.peak ?? 0;
 
@@ -442,4 +446,5 @@
   });
   if (!framed) read();
   show();
+  for (const text of texts) if (text.p.at) reveal(text, text.p.at[state.query[text.t]]);
 })();

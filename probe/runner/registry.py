@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from probe.errors import ProbeError, UnknownName
+from probe.errors import ProbeError, UnknownName, UsageError
+from probe.runner.parameters import RESERVED, own_parameters, parse
 
 if TYPE_CHECKING:
     from probe.runner.findings import Findings
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Result | Findings]")
 PROFILES = ("quick", "full")
-RESERVED = ("profile", "seed", "data")  # every study takes these; they have options of their own
 _studies: dict[str, Study] = {}
 
 
@@ -36,7 +36,8 @@ class Study:
     """name: the function's. question: the first line of its docstring. models: those it runs on by default; none if
     it takes no model.
 
-    needs_data: whether it reads a file of the user's, given as `data`.
+    needs_data: whether it reads a file of the user's, given as `data`. file: the user's own file that it came from.
+    helpers: other files of the user's that this one imports; they are part of a result's key.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Study:
     function: Callable[..., Result | Findings]
     models: tuple[str, ...]
     needs_data: bool
+    file: Path | None = None
+    helpers: tuple[Path, ...] = ()
 
     @property
     def source(self) -> Path:
@@ -52,33 +55,41 @@ class Study:
     def runs_on(self, given: Sequence[str] | None) -> tuple[str | None, ...]:
         """The models to run on: those given, else the default; (None,) for a study that takes no model.
 
-        Raises ProbeError for a model given to a study that takes none.
+        Raises UsageError for a model given to a study that takes none.
         """
         if self.models:
             return tuple(dict.fromkeys(given or self.models))
         if given:
-            raise ProbeError(f"{self.name} takes no model; leave out --model {given[0]}.")
+            raise UsageError(f"{self.name} takes no model; leave out --model {given[0]}.")
         return (None,)
 
-    def check(self, *, profile: str, seed: int, data: Path | None, params: Mapping[str, Any]) -> None:
-        """Raises UnknownName for a parameter the study does not take, ProbeError for a missing or wrong value."""
-        allowed = [n for n, p in inspect.signature(self.function).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    def values(self, params: Mapping[str, str]) -> dict[str, Any]:
+        """The study's own parameters, as the types that it says they have.
+
+        Raises UnknownName for a parameter it does not take or a choice it does not have, UsageError for a value of
+        another type.
+        """
         for name in params:
             if name in RESERVED:
-                raise ProbeError(f"{name} is not set as a parameter: give --{name}.")
-            if name not in allowed:
-                own = [n for n in allowed if n not in RESERVED]
-                raise UnknownName.of(f"parameter of {self.name}", name, own)
+                raise UsageError(f"{name} is not set as a parameter: give --{name}.")
+        return {name: parse(self.function, name, text) for name, text in params.items()}
+
+    def check(self, *, profile: str, seed: int, data: Path | None, params: Mapping[str, str]) -> None:
+        """Raises UnknownName for a parameter the study does not take, UsageError for a missing or wrong value."""
+        given = self.values(params)
+        for name, parameter in own_parameters(self.function).items():
+            if parameter.default is parameter.empty and name not in given:
+                raise UsageError(f"{self.name} needs the parameter {name}: give --set {name}=value.")
         if profile not in PROFILES:
             raise UnknownName.of("profile", profile, PROFILES)
         if seed < 0:
-            raise ProbeError(f"the seed {seed} is negative: seeds are whole numbers from 0.")
+            raise UsageError(f"the seed {seed} is negative: seeds are whole numbers from 0.")
         if self.needs_data and data is None:
-            raise ProbeError(f"{self.name} reads a data file of yours: give it with --data PATH.")
+            raise UsageError(f"{self.name} reads a data file of yours: give it with --data PATH.")
         if data is not None and not self.needs_data:
-            raise ProbeError(f"{self.name} reads no data file; --data is for studies that do.")
+            raise UsageError(f"{self.name} reads no data file; --data is for studies that do.")
         if data is not None and not data.is_file():
-            raise ProbeError(f"the data file {data} does not exist.")
+            raise UsageError(f"the data file {data} does not exist.")
 
 
 def study(*, models: Sequence[str], needs_data: bool = False) -> Callable[[F], F]:

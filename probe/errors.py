@@ -1,6 +1,7 @@
 """The errors of `probe`. Each message says what was given, what is allowed, and the nearest valid choice.
 
 ProbeError
+├── UsageError         a command or study that was asked for in a way that cannot be carried out
 ├── UnknownName        a model, study, site, phenomenon ... that does not exist
 ├── OutOfRange         a layer, head, row or position the model does not have
 ├── PromptError        a text that cannot be read: empty, whitespace, too long, unknown words
@@ -9,7 +10,9 @@ ProbeError
 ├── CaptureError       an activation that was expected and never seen, or is not finite
 ├── DataError          a data file that is malformed (path, line and field are named)
 ├── FetchError         weights that could not be downloaded or do not match their hash
-└── ResultsError       a results folder that is missing, foreign, tampered with or unwritable
+├── DataAbsent         a result's data file, which is not part of probe and was not found
+└── ResultsError       a results folder that is missing, foreign or unwritable
+    └── Changed        results or a manifest that are not as the run wrote them
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from collections.abc import Iterable
 
 class ProbeError(Exception):
     """Base of every error that `probe` raises on purpose."""
+
+
+class UsageError(ProbeError):
+    """A command or study that was asked for in a way that cannot be carried out."""
 
 
 class UnknownName(ProbeError):
@@ -69,5 +76,13 @@ class FetchError(ProbeError):
     """Weights that could not be had."""
 
 
+class DataAbsent(ProbeError):
+    """A result's data file, which is not part of probe and was not found."""
+
+
 class ResultsError(ProbeError):
     """A results folder that cannot be read or written."""
+
+
+class Changed(ResultsError):
+    """Results or a manifest that are not as the run wrote them."""

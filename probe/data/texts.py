@@ -148,6 +148,12 @@ class Dataset:
         text = json.dumps([asdict(i) for i in self.items], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def item_hashes(self) -> dict[str, str]:
+        """Each item's name -> the first eight digits of its SHA-256, to tell which items of two versions differ."""
+        texts = {i.item: json.dumps(asdict(i), sort_keys=True, ensure_ascii=False) for i in self.items}
+        return {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in texts.items()}
+
 
 def _starts(text: str, words: str) -> list[int]:
     if not words.strip():

@@ -189,7 +189,10 @@ def manifest_rows(manifest: Manifest) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
 
     def add(name: str, value: object) -> None:
-        if isinstance(value, dict) and value:
+        if name.startswith("data") and name.endswith(".items") and isinstance(value, dict):
+            if value:
+                rows.append((name, f"{count(len(value), 'item')}, named in manifest.json"))
+        elif isinstance(value, dict) and value:
             for key, inner in value.items():
                 add(f"{name}.{key}", inner)
         elif isinstance(value, list) and value:

@@ -26,7 +26,19 @@ from filelock import FileLock
 from probe.errors import ProbeError, ResultsError
 from probe.models.loading import NAMES
 from probe.runner.findings import FINDINGS, Findings, own_files
-from probe.runner.manifest import DataInfo, Inputs, Manifest, command_of, git_state, inputs_of, key_of, sha256
+from probe.runner.manifest import (
+    Asked,
+    DataInfo,
+    Inputs,
+    Manifest,
+    Times,
+    command_of,
+    git_state,
+    inputs_of,
+    key_of,
+    machine,
+    sha256,
+)
 from probe.runner.results import CAUSAL, FIGURES, FILES, RESULT, Result
 
 if TYPE_CHECKING:
@@ -81,7 +93,7 @@ def run_cell(
     inputs = inputs_of(study, subject, profile=profile, seed=seed, data=data, params=params)
     known = (inputs.model.name, inputs.model.weights_sha256) if inputs.model else (None, "")
     folder = out / study.name / cell_name(*known, seed=seed, params=params)
-    with _locked(folder):
+    with locked(folder):
         with _writing(folder):
             _restore(folder)
         why = _stale(folder, inputs)
@@ -89,24 +101,35 @@ def run_cell(
             return Cell(folder, Manifest.read(folder), reused=True)
         say(f"{study.name}{f' on {subject.name}' if subject else ''}: {why}")
         began, clock = datetime.now(UTC), time.monotonic()
-        extra: dict[str, Any] = {name: _parsed(value) for name, value in params.items()}
-        if study.needs_data:
-            extra["data"] = data
-        subjects = () if subject is None else (subject,)
-        result = study.function(*subjects, profile=profile, seed=seed, **extra)
-        if not isinstance(result, Result | Findings):
-            raise ProbeError(
-                f"the study {study.name} returned a {type(result).__name__}; it must return probe.Result or "
-                "probe.Findings."
-            )
-        times: dict[str, float | str] = {
-            "started": began.isoformat(timespec="seconds"),
-            "seconds": round(time.monotonic() - clock, 1),
+        result = _computed(study, subject, inputs, data)
+        times: Times = {"started": began.isoformat(timespec="seconds"), "seconds": round(time.monotonic() - clock, 1)}
+        asked = Asked(model=model, data=data.name if data else None, study_file=study.file.name if study.file else None)
+        facts = {
+            "question": study.question,
+            "asked": asked,
+            "machine": machine(),
+            "command": command_of(
+                asked.study_file or study.name, model, profile=profile, seed=seed, data=data, params=params
+            ),
+            "times": times,
         }
-        command = command_of(study.name, model, profile=profile, seed=seed, data=data, params=params)
         with _writing(folder):
-            manifest = _write(result, inputs, study.question, command, times, folder)
+            manifest = _write(result, inputs, facts, folder)
         return Cell(folder, manifest, reused=False, why=why)
+
+
+def _computed(study: Study, subject: Subject | None, inputs: Inputs, data: Path | None) -> Result | Findings:
+    """What the study returns. Raises whatever it raises, and ProbeError for anything but a result."""
+    extra = study.values(inputs.params)
+    if study.needs_data:
+        extra["data"] = data
+    subjects = () if subject is None else (subject,)
+    result = study.function(*subjects, profile=inputs.profile, seed=inputs.seed, **extra)
+    if not isinstance(result, Result | Findings):
+        raise ProbeError(
+            f"the study {study.name} returned a {type(result).__name__}; it must return probe.Result or probe.Findings."
+        )
+    return result
 
 
 def cell_name(model: str | None, weights: str, *, seed: int, params: dict[str, str]) -> str:
@@ -162,25 +185,20 @@ def _foreign(folder: Path) -> list[str]:
     return sorted(found - OURS - listed - own_files(folder))
 
 
-def _write(
-    result: Result | Findings, inputs: Inputs, question: str, command: str, times: dict[str, float | str], folder: Path
-) -> Manifest:
-    """Write a cell beside its place and move it there; returns its manifest."""
+def _write(result: Result | Findings, inputs: Inputs, facts: dict[str, Any], folder: Path) -> Manifest:
+    """Write a cell beside its place and move it there; returns its manifest. facts: its fields beside the inputs and
+    what comes of the result.
+    """
     fresh = Path(tempfile.mkdtemp(prefix=_new(folder), dir=folder.parent))
     try:
         fresh.chmod(0o755)
         manifest = Manifest(
             **inputs.model_dump(),
             key=key_of(inputs),
-            question=question,
-            data=tuple(
-                DataInfo(name=d.name, source=d.source, licence=d.licence, sha256=d.hash, n_items=len(d.items))
-                for d in result.data
-            ),
-            command=command,
+            data=tuple(DataInfo.of(d) for d in result.data),
             outputs={name: sha256(fresh / name) for name in result.write(fresh)},
             git=git_state(),
-            times=times,
+            **facts,
         )
         manifest.write(fresh)
         old = _old(folder)
@@ -212,7 +230,7 @@ def _restore(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the cell against other runners. Raises ResultsError if its place cannot be written."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -233,13 +251,3 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ResultsError(f"the result of {folder} could not be written: {error}") from error
-
-
-def _parsed(text: str) -> int | float | str:
-    """A --set value: a whole number, a number, or text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -26,6 +26,7 @@ from probe.errors import ResultsError, UnknownName
 
 FINDINGS = "findings.json"
 NAME = re.compile(r"[a-z0-9][a-z0-9_]*")
+TIMES = "timing_"  # how the names of tables begin that hold times, which are never the same twice
 MOST_BY = 8  # colours and markers that can be told apart
 Kind = Literal["lines", "points", "bars", "heat"]
 Log = Literal["", "x", "y", "xy"]

@@ -160,10 +160,10 @@ def test_another_seed_or_parameter_lands_elsewhere_and_leaves_the_first_untouche
     assert len(CALLS) == 1
 
 
-def test_parameters_arrive_as_numbers_where_they_are_numbers(tiny: probe.Subject, tmp_path: Path) -> None:
+def test_parameters_arrive_as_the_types_the_study_says(tiny: probe.Subject, tmp_path: Path) -> None:
     run(tiny, tmp_path, seed=2, profile="full", params={"scale": "2", "label": "two"})
     assert CALLS == [{"profile": "full", "seed": 2, "scale": 2, "label": "two"}]
-    assert isinstance(CALLS[0]["scale"], int)
+    assert isinstance(CALLS[0]["scale"], float)
 
 
 def test_the_order_of_parameters_does_not_matter(tiny: probe.Subject, tmp_path: Path) -> None:

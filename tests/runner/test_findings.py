@@ -205,7 +205,7 @@ def test_its_cell_is_named_run(tmp_path: Path) -> None:
 def test_its_manifest_names_no_model_and_its_command_none(done: Cell) -> None:
     assert Manifest.read(done.folder) == done.manifest
     assert done.manifest.model is None
-    assert json.loads((done.folder / "manifest.json").read_bytes())["schema"] == 1
+    assert json.loads((done.folder / "manifest.json").read_bytes())["schema"] == 2
     assert done.manifest.command == "probe run squares"
     assert done.manifest.outputs == {n: hashlib.sha256((done.folder / n).read_bytes()).hexdigest() for n in FILES}
     assert [data.name for data in done.manifest.data] == ["words"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import probe
-from probe.errors import ResultsError
+from probe.errors import Changed, ResultsError
 from probe.runner import manifest as module
 from probe.runner.manifest import (
     DataInfo,
@@ -136,8 +136,60 @@ def test_a_manifest_is_readable_text_with_its_schema(tmp_path: Path) -> None:
     assert text.endswith("}\n")
     assert "ça marche — 猫" in text
     found = json.loads(text)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert "schema_version" not in found
+
+
+def test_the_json_schema_beside_the_code_is_that_of_the_manifest() -> None:
+    path = Path(module.__file__).with_name("manifest.schema.json")
+    again = f"Path({str(path)!r}).write_text(json_schema())"
+    assert path.read_text(encoding="utf-8") == module.json_schema(), f"write it again: {again}"
+    schema = json.loads(module.json_schema())
+    written = json.loads(json.dumps(manifest().model_dump(mode="json", by_alias=True)))
+    assert set(schema["required"]) <= set(written) == set(schema["properties"])
+
+
+def test_a_manifest_of_schema_one_is_read_and_its_command_says_what_was_asked(tmp_path: Path) -> None:
+    manifest(command="probe run echo --model 'my model' --data 'my file.tsv'").write(tmp_path)
+    path = tmp_path / "manifest.json"
+    old = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("sha256", "asked", "machine"):
+        del old[name]
+    for data in old["data"]:
+        del data["items"]
+    path.write_text(json.dumps({**old, "schema": 1}), encoding="utf-8")
+    found = Manifest.read(tmp_path)
+    assert found.schema_version == 1
+    assert (found.asked.model, found.asked.data, found.machine) == ("my model", "my file.tsv", "")
+    path.write_text(json.dumps({**old, "schema": 1, "seed": 5}), encoding="utf-8")
+    with pytest.raises(Changed, match="its key does not fit its fields"):
+        Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("outputs", {"heads.parquet": "0"}),
+        ("question", "Another?"),
+        ("command", "probe run other"),
+        ("data", []),
+        ("machine", "another"),
+        ("asked", {"model": "other"}),
+    ],
+)
+def test_what_is_no_input_cannot_be_edited_either(tmp_path: Path, field: str, value: object) -> None:
+    manifest().write(tmp_path)
+    path = tmp_path / "manifest.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**written, field: value}), encoding="utf-8")
+    with pytest.raises(Changed, match="its sha256 does not fit its fields"):
+        Manifest.read(tmp_path)
+
+
+def test_times_may_be_edited(tmp_path: Path) -> None:
+    one, two = manifest(), manifest(times={"started": "2026-12-31T00:00:00+00:00", "seconds": 99.0}, git=None)
+    assert one.sha256 == two.sha256
+    assert one.sha256 != manifest(question="Another?").sha256
 
 
 def test_a_folder_without_a_manifest_holds_no_result(tmp_path: Path) -> None:
@@ -179,7 +231,7 @@ def test_a_foreign_manifest_is_refused_by_its_first_wrong_field(
 def test_a_manifest_of_another_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     manifest().write(tmp_path)
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "schema": 2}), encoding="utf-8")
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "schema": 3}), encoding="utf-8")
     with pytest.raises(ResultsError, match="schema"):
         Manifest.read(tmp_path)
 
@@ -292,7 +344,7 @@ def test_the_packages_code_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_
     import shutil
 
     package = tmp_path / "probe"
-    skip = shutil.ignore_patterns("__pycache__", "tiny", "studies", "report", "compatibility")
+    skip = shutil.ignore_patterns("__pycache__", "tiny", "studies", "report", "compatibility", "verify", "execution")
     shutil.copytree(module.PACKAGE, package, ignore=skip)
     monkeypatch.setattr(module, "PACKAGE", package)
     study = tmp_path / "study.py"
@@ -304,8 +356,8 @@ def test_the_packages_code_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_
         changed = module._code_hash(study) != before
         path.write_bytes(text)
         # words and looks only: neither can change a number
-        shown = name in ("__init__.py", "__main__.py", "cli.py", "cli_train.py", "errors.py", "tty.py")
-        assert changed != shown, path.name
+        shown = name in ("__init__.py", "__main__.py", "errors.py", "exits.py", "health.py", "tty.py")
+        assert changed != (shown or name.startswith("cli")), path.name
     assert module._code_hash(study) == before
 
 

@@ -11,11 +11,12 @@ from probe.errors import ResultsError
 from probe.report import card, causal, figures, findings_page, island, numbers, plots, sentence, strips, tables
 from probe.report.findings_folder import holds_findings, read_findings
 from probe.report.folder import Results, read_results
-from probe.report.html import asset, check_budget, data_uri, environment, script_hash
+from probe.report.html import BUDGET, asset, check_budget, data_uri, environment, script_hash
 from probe.report.numbers import size
 from probe.runner.findings import figure_file
 from probe.runner.manifest import Manifest
 from probe.runner.results import FIGURES
+from probe.verify.recorded import carried, read_recorded
 
 DRAWN_BY: dict[str, Callable[[Results], bytes | None]] = dict(
     zip(FIGURES, (figures.score_map, figures.best_heads, figures.described, sentence.example), strict=True)
@@ -31,6 +32,7 @@ def write_report(folder: Path) -> Path:
     """
     folder = Path(folder)
     page, drawn = _made(folder)
+    page = _with_record(page, folder)
     path = folder / "report.html"
     try:
         for name, image in drawn.items():
@@ -43,6 +45,18 @@ def write_report(folder: Path) -> Path:
     except OSError as error:
         raise ResultsError(f"the report cannot be written to {folder}: {error}.") from error
     return path
+
+
+def draw(folder: Path) -> dict[str, bytes]:
+    """The figures of a results folder, by their file's name. Raises as `write_report`."""
+    return _made(Path(folder))[1]
+
+
+def _with_record(page: bytes, folder: Path) -> bytes:
+    """The page with its manifest and tables in it, so that it can be verified without its folder."""
+    recorded = read_recorded(folder)
+    held = carried(recorded.manifest, recorded.files, BUDGET - len(page)).encode("ascii")
+    return page.replace(b"</body>", held + b"</body>")
 
 
 def _made(folder: Path) -> tuple[bytes, dict[str, bytes]]:

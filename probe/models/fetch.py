@@ -101,7 +101,7 @@ def fetch(name: str, *, progress: bool = True) -> Path:
     if name not in WEIGHTS:
         raise UnknownName.of("downloadable model", name, WEIGHTS)
     weights, folder = WEIGHTS[name], cache_dir() / name
-    if _fault(folder, weights) is None:
+    if fault(folder, weights) is None:
         return folder
     from filelock import FileLock
 
@@ -119,10 +119,10 @@ def _make(weights: Weights, folder: Path, steps: _Steps) -> None:
     """Fill `folder`; under the lock, so every temporary folder that is there was left by a killed process."""
     for left in folder.parent.glob(f".{weights.name}-*.tmp"):
         shutil.rmtree(left, ignore_errors=True)
-    if (fault := _fault(folder, weights)) is None:  # another process made it while we waited
+    if (wrong := fault(folder, weights)) is None:  # another process made it while we waited
         return
     if present := os.path.lexists(folder):
-        steps.say(f"{folder} is damaged ({fault}): fetching it again")
+        steps.say(f"{folder} is damaged ({wrong}): fetching it again")
     work = Path(tempfile.mkdtemp(prefix=f".{weights.name}-", suffix=".tmp", dir=folder.parent))
     try:
         made = _unpack(weights, _download(weights, work, steps), work / "unpacked")
@@ -144,7 +144,7 @@ def _make(weights: Weights, folder: Path, steps: _Steps) -> None:
     steps.say(f"{weights.title} is in {folder}")
 
 
-def _fault(folder: Path, weights: Weights) -> str | None:
+def fault(folder: Path, weights: Weights) -> str | None:
     """Why a cached folder cannot be used; None when every file has the size that was written down."""
     try:
         source = json.loads((folder / SOURCE).read_text(encoding="utf-8"))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from probe.cli_doctor import doctor
+from probe.cli_run import REPORTS, run, write_index_of
 from probe.cli_train import train
+from probe.cli_verify import compare, verify
 from probe.cli_view import view
 from probe.data.texts import Span, words
-from probe.errors import ProbeError, SpanError, UnknownName
+from probe.errors import ProbeError, SpanError, UnknownName, UsageError
+from probe.exits import DONE, FAILED, USAGE
+from probe.tty import table as _table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from probe.runner.registry import Study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,15 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Which attention heads of a language model do a job, and how sure we are.",
 )
-
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-REPORTS = Path("reports")
-
-Models = Annotated[list[str] | None, typer.Option("--model", "-m", help="Name, folder or hub id; repeat for more.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for results; default reports/quick, or reports if full.")]
-Data = Annotated[Path | None, typer.Option(help="A data file of yours, where the study reads one.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="A study's parameter, as name=value; repeat for more.")]
-Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Seed of the split; repeat for more.")]
 
 
 @app.command("list")
@@ -70,40 +64,6 @@ def fetch(names: Annotated[list[str], typer.Argument(help="smollm2, minilm")]) -
 
 
 @app.command()
-def run(
-    studies: Annotated[list[str], typer.Argument(help="Names of studies; `probe list` shows them.")],
-    model: Models = None,
-    profile: Annotated[str, typer.Option(help="quick: a sample of the data; full: all of it.")] = "quick",
-    seed: Seeds = None,
-    data: Data = None,
-    out: Out = None,
-    set_: Sets = None,
-) -> None:
-    """Run studies, keep their results, and write their reports. What is already there is not computed again."""
-    from probe.runner.registry import find_study
-
-    params = dict(_parameter(s) for s in set_ or ())
-    chosen = [find_study(name) for name in dict.fromkeys(studies)]
-    subjects = [study.runs_on(model) for study in chosen]
-    seeds = list(dict.fromkeys(seed or [0]))
-    for study in chosen:
-        for number in seeds:
-            study.check(profile=profile, seed=number, data=data, params=params)
-    out = out or (REPORTS if profile == "full" else REPORTS / "quick")
-    failures = 0
-    try:
-        for study, names in zip(chosen, subjects, strict=True):
-            for name in names:
-                for number in seeds:
-                    failures += not _run_one(study, name, out, profile, number, data, params)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; what was finished is kept, and the same command goes on from there.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    _index(out)
-    raise typer.Exit(FAILED if failures else DONE)
-
-
-@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A results folder, or a folder of them.")] = REPORTS,
 ) -> None:
@@ -126,7 +86,7 @@ def report(
             typer.echo(f"error: {error}", err=True)
             broken += 1
     if folder not in cells:
-        _index(folder)
+        write_index_of(folder)
     raise typer.Exit(FAILED if broken else DONE)
 
 
@@ -177,8 +137,12 @@ def attend(
         typer.echo(f"A causal model: {query!r} sees only the words before it.")
 
 
+app.command()(run)
 app.command()(train)
 app.command()(view)
+app.command()(verify)
+app.command()(compare)
+app.command()(doctor)
 
 
 def _hint(text: str, query: str, error: str) -> str:
@@ -189,76 +153,21 @@ def _hint(text: str, query: str, error: str) -> str:
     return f". Did you mean {alike[0]!r}?" if alike else ""
 
 
-def _run_one(
-    study: Study, model: str | None, out: Path, profile: str, seed: int, data: Path | None, params: dict[str, str]
-) -> bool:
-    """One cell and its report; False, and the reason on stderr, if it failed."""
-    from probe.report.page import write_report
-    from probe.runner.cells import run_cell
-    from probe.subject import load
-
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
-
-    try:
-        cell = run_cell(
-            study,
-            None if model is None else load(model),
-            out=out,
-            model=model,
-            profile=profile,
-            seed=seed,
-            data=data,
-            params=params,
-            say=say,
-        )
-        page = write_report(cell.folder)
-    except ProbeError as error:
-        say(f"error: {study.name}{f' on {model}' if model else ''}: {error}")
-        return False
-    typer.echo(f"{page} ({'already there' if cell.reused else str(cell.manifest.times['seconds']) + ' s'})")
-    typer.echo(f"    {cell.answer}")
-    return True
-
-
-def _index(out: Path) -> None:
-    from probe.report.index import write_index
-    from probe.runner.manifest import finished
-
-    if finished(out):
-        typer.echo(f"{write_index(out)} (open this in a browser)")
-
-
-def _parameter(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise ProbeError(f"--set {text!r} is not of the form name=value.")
-    return name, value
-
-
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in header:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console = Console()
-    # A pipe has no width: give it room, so that lines are not wrapped for a terminal that is not there.
-    console.print(table) if console.is_terminal else Console(width=200).print(table)
-
-
 def main() -> None:
-    """Entry point: errors of probe end in one line on stderr, never in a traceback."""
+    """Entry point: errors of probe, and of the file system, end in one line on stderr, never in a traceback."""
+    if odd := [word for word in sys.argv[1:] if _unreadable(word)]:
+        typer.echo(f"error: the argument {odd[0]!r} is not text in UTF-8.", err=True)
+        sys.exit(USAGE)
     try:
         app()
-    except UnknownName as error:
+    except (UnknownName, UsageError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
-    except ProbeError as error:
+    except (ProbeError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
+
+
+def _unreadable(word: str) -> bool:
+    """Whether a word holds halves of surrogate pairs, which stand for bytes that are not UTF-8."""
+    return any("\ud800" <= char <= "\udfff" for char in word)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from probe.errors import ProbeError, UnknownName
+from probe.exits import INTERRUPTED
 
 if TYPE_CHECKING:
     from probe.models.train import Trained
 
-INTERRUPTED = 130
 TOKENIZERS = ("char", "bpe")
 
 Text = Annotated[Path | None, typer.Argument(help="A UTF-8 text file to train on.")]

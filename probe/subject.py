@@ -24,6 +24,7 @@ from probe.capture.batch import Batch, Padding, make_batch, row_tensor
 from probe.capture.capture import Capture
 from probe.capture.edit import Edits, flattened, of_batch
 from probe.capture.generate import Generation, Sampling, collected, write
+from probe.capture.naming import naming
 from probe.capture.run import Collector, Rows, Run, rows_per_prompt
 from probe.capture.streams import Statistics, Streamed, grouped, stacked
 from probe.errors import OutOfRange, ProbeError, PromptError, UnsupportedModel
@@ -167,8 +168,7 @@ class Subject:
         Raises PromptError, UnknownName, OutOfRange, UnsupportedModel; CaptureError if a captured value is NaN or inf.
         """
         prompts = self._prompts(texts)
-        names = check_sites(sites)
-        ids = [p.ids for p in prompts]
+        names, ids = check_sites(sites), [p.ids for p in prompts]
         read = self._decoder(decoder, len(prompts)) if self.anatomy.is_encoder_decoder else ids
         chosen = rows_per_prompt(rows, [len(r) for r in read])
         collector = Collector({ENCODER: max(map(len, ids)), "": max(map(len, read))}, chosen, self.name)
@@ -185,7 +185,8 @@ class Subject:
             max_bytes=max_bytes,
         ):
             for site in seen.expected():
-                collector.add(site, seen[site.name if site.layer is None else (site.name, site.layer)], batch)
+                with naming([read[i] for i in batch.indices], self.tokenizer):
+                    collector.add(site, seen[site.name if site.layer is None else (site.name, site.layer)], batch)
         kept = None if heads is None else check_indices("head", heads, self.n_heads)
         return Run(prompts, chosen, collector.values(), tuple(tuple(r) for r in read), kept)
 
@@ -224,7 +225,7 @@ class Subject:
                 frames=batch.frames,
                 max_bytes=max_bytes,
             )
-            with torch.no_grad(), seen:
+            with torch.no_grad(), naming([prompts[i] for i in indices], self.tokenizer), seen:
                 model(**batch.inputs)
             yield batch, seen
 
@@ -262,7 +263,7 @@ class Subject:
             batch = self._batch([p.ids for p in prompts], range(start, stop), "right", None)
             mine = of_batch(flattened(edits, len(prompts)), range(start, stop))
             seen = Capture(self.anatomy, layers=layers, edits=mine, frames=batch.frames, statistics=wanted)
-            with torch.no_grad(), seen:
+            with torch.no_grad(), naming([p.ids for p in prompts[start:stop]], self.tokenizer), seen:
                 self.anatomy.backbone(**batch.inputs)
             made.append(dict(seen.statistics))
         return stacked(made, max(lengths))
@@ -303,7 +304,7 @@ class Subject:
                 frames=batch.frames,
                 gradients=True,
             )
-            with torch.enable_grad(), seen:
+            with torch.enable_grad(), naming([ids[i] for i in indices], self.tokenizer), seen:
                 output = self.model(**batch.inputs)
                 answer = output.logits if self.has_logits else output.last_hidden_state
                 total = torch.stack([metric(answer[b, :n]) for b, n in enumerate(batch.lengths)]).sum()

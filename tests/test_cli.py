@@ -56,9 +56,11 @@ def one_error(ended: Ended) -> str:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
-    """One real run of two models, of which the first does not exist."""
+    """One real run of two models, of which the first is a folder that holds none."""
     out = tmp_path_factory.mktemp("cli") / "reports"
-    return command("run", "coreference", "-m", "smolm2", "-m", "tiny", "--out", out), out
+    empty = tmp_path_factory.mktemp("cli") / "empty"
+    empty.mkdir()
+    return command("run", "coreference", "-m", empty, "-m", "tiny", "--out", out), out
 
 
 # list, models, help
@@ -163,6 +165,21 @@ def test_an_unknown_profile_ends_in_two_with_the_nearest() -> None:
     assert one_error(ended) == "no profile named 'ful'. Did you mean 'full'? Known: full, quick."
 
 
+@pytest.mark.parametrize(("name", "nearest"), [("smolm2", "smollm2"), ("planted:inducton", "planted:induction")])
+def test_an_unknown_model_ends_in_two_before_anything_runs(tmp_path: Path, name: str, nearest: str) -> None:
+    ended = command("run", "coreference", "-m", "tiny", "-m", name, "--out", tmp_path / "out")
+    assert ended.code == 2
+    assert one_error(ended).startswith(f"no model named {name!r}. Did you mean {nearest!r}?")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_hub_id_ends_in_two_before_anything_runs(tmp_path: Path) -> None:
+    ended = command("run", "coreference", "-m", "tiny", "-m", "nobody/nothing", "--out", tmp_path / "out")
+    assert ended.code == 2
+    assert "a local folder or a hub id, but the hub was not asked: HF_HUB_OFFLINE is set." in one_error(ended)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unknown_option_ends_in_two() -> None:
     ended = command("run", "coreference", "--modle", "tiny")
     assert ended.code == 2
@@ -173,7 +190,7 @@ def test_an_unknown_option_ends_in_two() -> None:
 @pytest.mark.parametrize("value", ["items", "=3", "items="])
 def test_a_parameter_without_name_or_value_is_refused(value: str) -> None:
     ended = command("run", "coreference", "-m", "tiny", "--set", value)
-    assert ended.code == 1
+    assert ended.code == 2
     assert one_error(ended) == f"--set {value!r} is not of the form name=value."
 
 
@@ -199,13 +216,13 @@ def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
 
 def test_a_study_that_reads_a_file_asks_for_it() -> None:
     ended = command("run", "coreference_gap", "-m", "minilm")
-    assert ended.code == 1
+    assert ended.code == 2
     assert one_error(ended) == "coreference_gap reads a data file of yours: give it with --data PATH."
 
 
 def test_a_data_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     ended = command("run", "coreference_gap", "-m", "minilm", "--data", tmp_path / "gap.tsv")
-    assert ended.code == 1
+    assert ended.code == 2
     assert one_error(ended) == f"the data file {tmp_path / 'gap.tsv'} does not exist."
 
 
@@ -236,7 +253,7 @@ def test_one_model_that_fails_does_not_stop_the_next(ran: tuple[Ended, Path]) ->
     ended, out = ran
     assert ended.code == 1
     first, second = ended.err.splitlines()
-    assert first.startswith("error: coreference on smolm2: no model named 'smolm2'. Did you mean 'smollm2'?")
+    assert re.match(r"error: coreference on \S+empty: the folder \S+empty has no config\.json", first)
     assert second == "coreference on tiny: computing"
     assert (out / "coreference" / "tiny" / "manifest.json").is_file()
 
@@ -395,7 +412,7 @@ def test_a_study_without_a_model_runs_and_has_a_page(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("words", [["squares"], ["coreference", "squares"]])
 def test_a_model_for_a_study_without_one_is_refused_before_anything_runs(tmp_path: Path, words: list[str]) -> None:
     ended = command("run", *words, "-m", "tiny", "--out", tmp_path / "out")
-    assert ended.code == 1
+    assert ended.code == 2
     assert one_error(ended) == "squares takes no model; leave out --model tiny."
     assert not (tmp_path / "out").exists()
 

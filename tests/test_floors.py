@@ -18,7 +18,7 @@ import probe
 ROOT = Path(probe.__file__).parents[1]
 MOST_LINES, MOST_FUNCTION_LINES = 400, 65
 FLOORS = {
-    **dict.fromkeys(("errors", "tty", "sites", "targets", "stats"), 0),
+    **dict.fromkeys(("errors", "exits", "tty", "sites", "targets", "stats"), 0),
     **dict.fromkeys(("data", "by_hand"), 1),
     "models": 2,
     "anatomy": 2.5,
@@ -27,10 +27,13 @@ FLOORS = {
     "causal": 4.5,
     "compatibility": 4,
     "runner": 5,
+    "verify": 5.5,
+    "health": 5.5,
     "report": 6,
     "cost": 6.2,
+    "execution": 6.4,
     "studies": 6.5,
-    **dict.fromkeys(("cli", "cli_train", "cli_view", "__main__"), 7),
+    **dict.fromkeys(("cli", "cli_run", "cli_train", "cli_verify", "cli_view", "cli_doctor", "__main__"), 7),
 }
 HEAVY = ("torch", "transformers", "numpy", "pandas", "matplotlib", "scipy")
 

@@ -74,6 +74,25 @@ def load_model(source: str | Path, *, attention: str | None = None, dtype: str =
     return Loaded(name, model, tokenizer)
 
 
+def check_name(source: str) -> None:
+    """Raise what `load_model` would for a name that nothing goes by, without loading anything.
+
+    A folder is not looked into. A hub id is looked for in the hub's cache or on the hub.
+    """
+    if not source.strip():
+        raise UnknownName.of("model", source, NAMES)
+    if source in NAMES or Path(source).is_dir():
+        return
+    if source.startswith(PLANTED) or get_close_matches(source, NAMES, n=1, cutoff=0.8):
+        raise UnknownName.of("model", source, NAMES)
+    import transformers
+
+    try:
+        transformers.AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise _explain(source, error) from error
+
+
 def _planted(kind: str, attention: str, dtype: Any) -> Loaded:
     from probe.data.language import WORDS
     from probe.models.tokenizer import word_tokenizer

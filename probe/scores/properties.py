@@ -148,10 +148,12 @@ def previous_words(texts: Sequence[str]) -> list[Place]:
 
 
 def labelled(subject: Subject, dataset: Dataset, tag: str) -> list[Place]:
-    """The query of every item that this subject can be measured on, labelled with one of its tags."""
+    """The query of every item that this subject can be measured on, labelled with one of its tags. A text that asks
+    something stops before its answer, which an encoder would see.
+    """
     able = {unit.item for unit in subject.bind(dataset).units}
     return [
-        Place(item.text, item.query, item.tags[tag], item.cluster)
+        Place(_asked(item), item.query, item.tags[tag], item.cluster)
         for item in dataset.items
         if isinstance(item, Labelled) and item.item in able
     ]
@@ -161,7 +163,7 @@ def names(subject: Subject, dataset: Dataset) -> list[Place]:
     """The pronoun of every item about a man and a woman, labelled with its antecedent's name."""
     able = {unit.item for unit in subject.bind(dataset).units}
     return [
-        Place(item.text, item.query, item.target.text(item.text), item.cluster)
+        Place(_asked(item), item.query, item.target.text(item.text), item.cluster)
         for item in dataset.items
         if isinstance(item, Labelled) and item.item in able and item.tags["family"] == "gender"
     ]
@@ -180,6 +182,10 @@ def depths(dataset: Dataset) -> list[Place]:
             elif word in INSIDE:
                 found.append(Place(item.text, span, str(depth), item.cluster))
     return found
+
+
+def _asked(item: Labelled) -> str:
+    return item.text if item.question is None else item.text[: item.question.read_at]
 
 
 def _binned(place: Place) -> Place:

@@ -76,9 +76,12 @@ def test_antecedent_and_number_are_the_datasets_own_tags(tiny: Subject) -> None:
     assert antecedent.labels.count("first") == antecedent.labels.count("second")
 
 
-def test_an_encoder_keeps_what_follows(minilm: Subject) -> None:
-    (number,) = (p for p in properties(minilm, items=4, places=200) if p.name == "number")
-    assert all(len(number.prompts[prompt]) > position + 1 for prompt, position in number.places)
+def test_an_encoder_keeps_what_follows_but_no_answer(minilm: Subject) -> None:
+    made = {p.name: p for p in properties(minilm, items=4, places=200)}
+    antecedent, number = made["antecedent"], made["number"]
+    follows = [len(antecedent.prompts[prompt]) - position for prompt, position in antecedent.places]
+    assert min(follows) > 2, "the rest of the sentence, and [SEP]"
+    assert {len(number.prompts[prompt]) - position for prompt, position in number.places} == {2}, "[SEP] alone"
     assert len(number.places) == 32 * 4
 
 

@@ -23,11 +23,11 @@ from probe.runner.manifest import Manifest, finished
 PARTS = (
     (
         "Heads and their jobs",
-        ("atlas", "coreference", "coreference_gap", "position", "lost_in_the_middle"),
+        ("atlas", "coreference", "coreference_gap", "position", "lost_in_the_middle", "retrieval", "haystack"),
     ),
     (
         "How a transformer computes",
-        ("by_hand", "block", "pipeline", "positions", "induction", "lineages", "cache"),
+        ("by_hand", "block", "pipeline", "residual", "positions", "induction", "lineages", "cache"),
     ),
 )
 """Parts of the list and the studies in each, in order; those of a user's own stand between them."""

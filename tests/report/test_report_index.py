@@ -12,7 +12,9 @@ import pytest
 
 from probe.errors import ResultsError
 from probe.report import write_index, write_report
+from probe.report.index import PARTS
 from probe.runner.findings import Findings, Section, Table
+from probe.runner.registry import all_studies
 from tests.report.test_report_causal import GATE, table, with_leg
 
 Make = Callable[..., Path]
@@ -97,3 +99,7 @@ def test_verdicts_of_findings_are_counted(make_findings: Make, tmp_path: Path) -
     text = write_index(tmp_path).read_text(encoding="utf-8")
     assert "2 supported, 0 causal only, 1 attention only, of 4 heads." in text
     assert "<p>Two do.</p>" in text
+
+
+def test_every_study_that_ships_has_its_place() -> None:
+    assert {study for _, studies in PARTS for study in studies} == set(all_studies())

@@ -55,10 +55,11 @@ def heads(
     split (measurement half, or all), layer, head, statistic; value with its 95% interval low, high (cluster
     bootstrap); chance (of the statistic); mass (attention on the target) and mass_chance (what uniform attention over
     the visible keys would put there); lift = mass - mass_chance; foil_mass (on the best foil); first_mass (on position
-    0); entropy and entropy_max in nats; word_accuracy (Clark et al. 2019); best_rival, best_rival_value; random_max
-    (best head of three randomly initialised copies); shuffled_max (best head where a candidate drawn at random is
-    called the target); selection_value; picked; p, p_holm, q (Benjamini-Hochberg over all heads, exploratory); passed;
-    n_units, n_clusters, n_excluded. For phenomena with rivals everything from `value` to
+    0); entropy and entropy_max in nats; tied (share of rows in which the target gets exactly as much as the best foil,
+    which counts as half right); word_accuracy (Clark et al. 2019); best_rival, best_rival_value; random_max (best head
+    of three randomly initialised copies); shuffled_max (best head where a candidate drawn at random is called the
+    target); selection_value; picked; p, p_holm, q (Benjamini-Hochberg over all heads, exploratory); passed; n_units,
+    n_clusters, n_excluded. For phenomena with rivals everything from `value` to
     `random_max`, and n_units and n_clusters, are those of the measurement half; n_excluded counts what could not be
     measured at all, and excluded says why ("reason: number; ...").
     seed: the split, the resampling.
@@ -134,6 +135,7 @@ def _describe(
             "first_mass": mean("first"),
             "entropy": mean("entropy"),
             "entropy_max": mean("entropy_max"),
+            "tied": mean("tied"),
             "word_accuracy": mean("word_correct"),
             "best_rival": pd.Series([None] * low.size, dtype="str"),
             "best_rival_value": np.nan,

@@ -20,7 +20,8 @@ class Reading:
     """Attention rows of one layer, read. Shapes (unit, head, row); rows a unit does not have hold NaN.
 
     target: mass on the target's tokens, summed. correct: 1 where the target gets more than every foil, 1/2 for a tie
-    shared with the best foil (1/n among n), 0 otherwise; NaN without foils. foil: mass on the best foil.
+    shared with the best foil (1/n among n), 0 otherwise; NaN without foils. tied: 1 for such a tie, else 0. foil: mass
+    on the best foil.
     word_correct: 1 where the word that gets most attention, the query's own word and special tokens left out, is a
     word of the target (Clark et al. 2019). first: mass on position 0. entropy: nats over visible keys, and
     entropy_max its largest possible value. chance: the mass uniform attention would put on the target.
@@ -29,13 +30,14 @@ class Reading:
     target: Tensor
     foil: Tensor
     correct: Tensor
+    tied: Tensor
     word_correct: Tensor
     first: Tensor
     entropy: Tensor
     entropy_max: Tensor
     chance: Tensor
 
-    FIELDS = ("target", "foil", "correct", "word_correct", "first", "entropy", "entropy_max", "chance")
+    FIELDS = ("target", "foil", "correct", "tied", "word_correct", "first", "entropy", "entropy_max", "chance")
 
 
 class Rows:
@@ -97,6 +99,9 @@ class Plan:
     share: Tensor
     target: Tensor  # (unit, row, n) key positions, -1 where there are fewer
     foils: tuple[Tensor, ...]  # of each foil, as target
+    first: (
+        Tensor  # (unit, row, 1) the key position of the prompt's first token, which stands behind padding on the left
+    )
     real: Tensor  # (unit, row)
     words: Words | None
 
@@ -130,6 +135,7 @@ class Plan:
             _filled([[[1 / len(queries)] * len(queries) for queries in rows] for rows in at], n_rows, 0.0),
             target,
             tuple(foils),
+            torch.tensor(before)[:, None, None].expand(-1, n_rows, 1),
             torch.tensor([[j < len(u.rows) for j in range(n_rows)] for u in units]),
             None if n_keys is None else Words.of(units, before, n_keys, n_rows),
         )
@@ -148,6 +154,7 @@ class Plan:
             self.share.to(device),
             self.target.to(device),
             tuple(f.to(device) for f in self.foils),
+            self.first.to(device),
             self.real.to(device),
             None if self.words is None else self.words.to(device),
         )
@@ -196,8 +203,9 @@ def read(rows: Rows, plan: Plan) -> Reading:
         target=target + missing,
         foil=nothing if foils is None else foils.amax(-1) + missing,
         correct=nothing if foils is None else _correct(target, foils) + missing,
+        tied=nothing if foils is None else (target == foils.amax(-1)) + missing,
         word_correct=nothing if plan.words is None else _word_correct(rows.pattern, plan.words) + missing,
-        first=rows.at(rows.pattern[..., 0], plan) + missing,
+        first=rows.mass(rows.pattern, plan, plan.first) + missing,
         entropy=rows.at(rows.entropy, plan) + missing,
         entropy_max=(rows.at(rows.entropy_max, plan) + missing).expand_as(target),
         chance=(rows.mass(rows.uniform, plan, plan.target) + missing).expand_as(target),

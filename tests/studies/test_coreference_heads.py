@@ -1,0 +1,63 @@
+"""Heads that look beside heads that matter: the kinds are right, and each model is asked in the way it can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probe.runner.findings import Findings
+from probe.studies import coreference_heads as study
+from probe.subject import Subject
+
+
+def test_each_head_is_of_the_kind_that_its_numbers_say() -> None:
+    at = {"layer": [0, 0, 1, 1, 1], "head": [0, 1, 0, 1, 2]}
+    looks = pd.DataFrame(
+        {**at, "value": [0.8, 0.6, 0.7, 0.5, 0.4], "low": 0.3, "high": 0.9, "passed": [True, *[False] * 4],
+         "selection_value": [0.9, 0.5, 0.8, 0.4, 0.3]}
+    )  # fmt: skip
+    depends = pd.DataFrame(
+        {**at, "lost": [0.5, 0.9, 0.0, 0.1, 0.0], "low": 0.0, "high": 1.0,
+         "p_holm": [0.01, 0.01, 0.9, 0.5, float("nan")], "passed": [True, True, False, False, False]}
+    )  # fmt: skip
+    table = study.side_by_side(looks, depends, [(0, 0), (1, 0)])
+    assert table["name"].tolist() == ["0.1", "0.0", "1.1", "1.0"], "sorted by what is lost; 1.2 was not tested"
+    assert table["kind"].tolist() == [
+        "the answer depends on it", "both", "neither", "looks at the antecedent",
+    ]  # fmt: skip
+    assert table["rank"].tolist() == [3, 1, 4, 2]
+    assert table["low_lost"].tolist() == [0.0] * 4
+
+
+@pytest.fixture(scope="module")
+def snippets(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first rows of GAP."""
+    lines = (shared_data / "gap" / "gap-validation.tsv").read_text(encoding="utf-8").split("\n")
+    path = tmp_path_factory.mktemp("gap") / "gap-short.tsv"
+    path.write_text("\n".join(lines[:151]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(minilm: Subject, snippets: Path) -> Findings:
+    return study.coreference_heads(minilm, data=snippets, profile="quick", seed=0)
+
+
+def test_a_model_that_says_nothing_is_read_linearly(found: Findings) -> None:
+    assert "sides" in found.tables or "cannot be read from the hidden states" in found.answer
+    readout = found.tables["readout"].frame.set_index("what")
+    assert 0 < readout.loc["linear readout", "accuracy"] < 1
+    assert readout.loc["readout minus rule, paired", "accuracy"] == pytest.approx(
+        readout["accuracy"].iloc[0] - readout["accuracy"].iloc[1]
+    )
+
+
+def test_averages_stand_beside_one_head(found: Findings, minilm: Subject) -> None:
+    table = found.tables["averaged"].frame
+    assert len(table) == 2 + minilm.n_layers
+    section = found.sections[-1]
+    assert section.title == "Does averaging hide the head?"
+    assert table["attention"].iloc[0].capitalize() in section.text[0]
+    assert f"{table['accuracy'].iloc[0]:.2f}" in section.text[0]

@@ -20,7 +20,8 @@ FRAMES = (
     "In the evening {a} and {b} found the {place}, and {s} brought a {thing} to",
 )
 PLACES = listed("harbour museum bakery station library market office garden")
-THINGS = listed("map ring book key drink letter")
+# Of one to four words, so that no fixed distance leads to the name before them.
+THINGS = ("map", "silver ring", "very old book", "key", "cold drink", "long and sad letter")
 NAMES = tuple(name for pair in zip(MALE, FEMALE, strict=True) for name in pair)
 ITEMS_PER_FRAME = 8
 

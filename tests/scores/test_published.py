@@ -129,6 +129,8 @@ def test_in_the_sentences_of_the_circuit_one_name_comes_twice(smollm2: Subject) 
         assert after.start == again.target.end + 1
     firsts = [i.tags["first"] for i in by_role["name mover"]]
     assert firsts.count("subject") == len(firsts) / 2
+    for role in ROLES:
+        assert best_offset(smollm2.bind(probe.data.ioi(role)))[1] < 0.7, "no fixed distance finds it"
     bound = smollm2.bind(probe.data.ioi())
     assert sum(u.answer is not None for u in bound.units) > 60
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BEST = 10  # heads of each kind
 NAMES = {"quick": 2, "full": 4}  # prompts of each frame that asks for a name
 READ = {"quick": 24, "full": 96}  # snippets that heads are ablated on
-KINDS = ("both", "the answer depends on it", "looks at the antecedent", "neither")
+KINDS = ("both", "the answer depends on it", "among the best on GAP", "neither")
 
 
 @probe.study(models=("minilm", "smollm2"), needs_data=True)
@@ -111,7 +111,7 @@ def side_by_side(looks: pd.DataFrame, depends: pd.DataFrame, first: list[tuple[i
 
 def sides_section(subject: Subject, table: pd.DataFrame, whole: float) -> probe.Section:
     """Both kinds of heads in one table and one figure."""
-    shown = table[
+    shown = table[table["kind"] != KINDS[3]][
         ["name", "kind", "value", "low", "high", "rank", "passed", "lost", "low_lost", "high_lost", "p_holm"]
     ].rename(
         columns={
@@ -131,7 +131,7 @@ def sides_section(subject: Subject, table: pd.DataFrame, whole: float) -> probe.
         (
             f"The {BEST} heads of {subject.name} with the best accuracy on GAP, and those with the largest effect on "
             f"the answer, were all tested for both: {n[KINDS[0]]} are among the best and the answer depends on them, "
-            f"on {n[KINDS[1]]} others it depends, {n[KINDS[2]]} look and it does not depend on them.",
+            f"on {n[KINDS[1]]} others it depends, on {n[KINDS[2]]} of the best it was not shown to depend.",
         ),
         (
             probe.Table("sides", table, "Every number of the heads tested.", shown=False),
@@ -149,7 +149,12 @@ def sides_section(subject: Subject, table: pd.DataFrame, whole: float) -> probe.
                 x_label="accuracy on GAP",
                 y_label="nats of the answer lost",
             ),
-            probe.Table("sides_shown", shown, "Sorted by what the answer loses.", digits=2),
+            probe.Table(
+                "sides_shown",
+                shown,
+                "Those of some kind, sorted by what the answer loses; `neither` is in the file alone.",
+                digits=2,
+            ),
         ),
     )
 
@@ -207,7 +212,7 @@ def readout_section(subject: Subject, readout: Readout) -> probe.Section:
     text = (
         f"{subject.name} has no head for words, so it cannot be asked. A logistic regression reads which of the two "
         f"names is meant from the states after layer {readout.layer}: of pronoun and name, their product, their "
-        "distance and the name itself. Each snippet is read by one that was trained without its page.",
+        "distance and the name itself. Each snippet is read by one that was trained without its page."
     )
     why = () if readout.reason is None else (f"Heads are untestable here: {readout.reason}.",)
     caption = f"n = {len(readout.units)} snippets; intervals over pages."

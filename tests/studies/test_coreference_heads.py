@@ -25,7 +25,7 @@ def test_each_head_is_of_the_kind_that_its_numbers_say() -> None:
     table = study.side_by_side(looks, depends, [(0, 0), (1, 0)])
     assert table["name"].tolist() == ["0.1", "0.0", "1.1", "1.0"], "sorted by what is lost; 1.2 was not tested"
     assert table["kind"].tolist() == [
-        "the answer depends on it", "both", "neither", "looks at the antecedent",
+        "the answer depends on it", "both", "neither", "among the best on GAP",
     ]  # fmt: skip
     assert table["rank"].tolist() == [3, 1, 4, 2]
     assert table["low_lost"].tolist() == [0.0] * 4
@@ -47,6 +47,7 @@ def found(minilm: Subject, snippets: Path) -> Findings:
 
 def test_a_model_that_says_nothing_is_read_linearly(found: Findings) -> None:
     assert "sides" in found.tables or "cannot be read from the hidden states" in found.answer
+    assert all(isinstance(paragraph, str) for section in found.sections for paragraph in section.text)
     readout = found.tables["readout"].frame.set_index("what")
     assert 0 < readout.loc["linear readout", "accuracy"] < 1
     assert readout.loc["readout minus rule, paired", "accuracy"] == pytest.approx(

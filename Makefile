@@ -12,10 +12,12 @@ STUDIES := coreference by_hand pipeline lineages induction block positions cache
 report: $(VENV)/run.stamp  ## quick profile of the default studies on real models, into reports/quick/
 	$(BIN)/probe run $(STUDIES) --out reports/quick
 
-report-full: $(VENV)/run.stamp  ## the committed reports; GAP=path/to/gap-validation.tsv adds those on GAP
-	$(BIN)/probe run $(STUDIES) lost_in_the_middle retrieval haystack residual --profile full --out reports
+report-full: $(VENV)/run.stamp  ## the committed reports; GAP, WINOBIAS, BLIMP=path/to/data add those on it
+	$(BIN)/probe run $(STUDIES) lost_in_the_middle retrieval haystack induction_heads published_heads residual --profile full --out reports
 	$(BIN)/probe run atlas --model smollm2 --profile full --out reports
-	$(if $(GAP),$(BIN)/probe run coreference_gap --profile full --data $(GAP) --out reports)
+	$(if $(GAP),$(BIN)/probe run coreference_gap coreference_heads --profile full --data $(GAP) --out reports)
+	$(if $(WINOBIAS),$(BIN)/probe run gender_bias --profile full --data $(WINOBIAS) --out reports)
+	$(if $(BLIMP),$(BIN)/probe run agreement_blimp --profile full --data $(BLIMP) --out reports)
 
 compatibility: $(VENV)/run.stamp  ## check every text architecture of transformers; writes reports/compatibility
 	HF_HUB_OFFLINE=1 $(BIN)/python -m probe.compatibility

@@ -23,7 +23,20 @@ from probe.runner.manifest import Manifest, finished
 PARTS = (
     (
         "Heads and their jobs",
-        ("atlas", "coreference", "coreference_gap", "position", "lost_in_the_middle", "retrieval", "haystack"),
+        (
+            "atlas",
+            "coreference",
+            "coreference_gap",
+            "coreference_heads",
+            "gender_bias",
+            "agreement_blimp",
+            "induction_heads",
+            "published_heads",
+            "position",
+            "lost_in_the_middle",
+            "retrieval",
+            "haystack",
+        ),
     ),
     (
         "How a transformer computes",

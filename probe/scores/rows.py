@@ -99,9 +99,7 @@ class Plan:
     share: Tensor
     target: Tensor  # (unit, row, n) key positions, -1 where there are fewer
     foils: tuple[Tensor, ...]  # of each foil, as target
-    first: (
-        Tensor  # (unit, row, 1) the key position of the prompt's first token, which stands behind padding on the left
-    )
+    first: Tensor  # (unit, row, 1) the prompt's first key, which stands behind padding on the left
     real: Tensor  # (unit, row)
     words: Words | None
 

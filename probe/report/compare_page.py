@@ -63,7 +63,15 @@ def render(a: Recorded, b: Recorded, found: Comparison, heads: Heads) -> bytes:
             figures=[(_words(name), [(s.letter, s.figures.get(name)) for s in sides]) for name in names],
             found=found,
             metrics=[
-                (m.outcome, m.file, m.name, f"{m.different} of {m.n}" if m.n else "", m.where, m.was, m.now)
+                (
+                    m.outcome,
+                    m.file,
+                    m.name,
+                    f"{m.different} of {m.n}" if m.n else "",
+                    m.where,
+                    _short(m.was),
+                    _short(m.now),
+                )
                 for m in metrics[:MOST_ROWS]
             ],
             same=[(outcome, found.of(outcome)) for outcome in (EXACT, SKIPPED)],
@@ -99,6 +107,11 @@ def _is_png(uri: str) -> bool:
         return base64.b64decode(uri.partition(",")[2], validate=True).startswith(b"\x89PNG")
     except ValueError:
         return False
+
+
+def _short(text: str, most: int = 120) -> str:
+    """Enough of a text to see what it is; answers stand in full above."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _words(name: str) -> str:

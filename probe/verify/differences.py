@@ -127,6 +127,8 @@ def _tables(name: str, a: pd.DataFrame, b: pd.DataFrame, tolerance: Tolerance) -
     """A metric for each column; one named "rows" where not all rows are in both."""
     found = []
     keys = [key for key in KEYS if key in a and key in b]
+    if {"layer", "head"} <= set(keys) and (grids := [_grid(table) for table in (a, b)])[0] != grids[1]:
+        return [Metric(name, "heads", CHANGED, was=grids[0], now=grids[1])]  # heads of the same place are not the same
     if keys and not a.duplicated(keys).any() and not b.duplicated(keys).any():
         both = a[keys].merge(b[keys], on=keys)
         rows_a, rows_b = (both.merge(table, on=keys, how="left") for table in (a, b))
@@ -142,6 +144,10 @@ def _tables(name: str, a: pd.DataFrame, b: pd.DataFrame, tolerance: Tolerance) -
         else:
             found.append(Metric(name, str(column), CHANGED, was=_there(column in a), now=_there(column in b)))
     return found
+
+
+def _grid(table: pd.DataFrame) -> str:
+    return f"{table['layer'].nunique()} layers of {table['head'].nunique()}"
 
 
 def _label(row: Mapping[Any, Any], keys: list[str], number: int) -> str:

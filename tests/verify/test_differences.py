@@ -65,11 +65,18 @@ def test_the_largest_difference_is_shown_with_its_row() -> None:
 
 
 def test_rows_of_only_one_table_are_counted_and_the_others_compared() -> None:
-    a = parquet(phenomenon=["x"] * 3, layer=[0, 0, 1], head=[0, 1, 0], value=[0.1, 0.2, 0.3])
-    b = parquet(phenomenon=["x"] * 2, layer=[0, 0], head=[0, 1], value=[0.1, 0.2])
+    a = parquet(phenomenon=["x", "x", "y", "y"], layer=[0] * 4, head=[0, 1, 0, 1], value=[0.1, 0.2, 0.3, 0.4])
+    b = parquet(phenomenon=["x", "x"], layer=[0, 0], head=[0, 1], value=[0.1, 0.2])
     found = compared("heads.parquet", a, b)
     assert found["value"].outcome == "exact"
-    assert (found["rows"].outcome, found["rows"].was, found["rows"].now) == ("changed", "3", "2, 2 of them in both")
+    assert (found["rows"].outcome, found["rows"].was, found["rows"].now) == ("changed", "4", "2, 2 of them in both")
+
+
+def test_heads_of_models_of_other_sizes_are_not_taken_for_each_other() -> None:
+    a = parquet(layer=[0, 0, 1, 1], head=[0, 1, 0, 1], value=[0.1, 0.2, 0.3, 0.4])
+    b = parquet(layer=[0, 0, 0], head=[0, 1, 2], value=[0.1, 0.2, 0.3])
+    (found,) = compared("heads.parquet", a, b).values()
+    assert (found.name, found.outcome, found.was, found.now) == ("heads", "changed", "2 layers of 2", "1 layers of 3")
 
 
 def test_a_column_that_only_one_has_is_changed() -> None:

@@ -41,6 +41,7 @@ def on_ray(jobs: Sequence[Job], n: int, say: Say, *, address: str | None = None)
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else a local cluster yields to all else on the machine
     try:
         import ray
     except ImportError as error:

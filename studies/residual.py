@@ -125,6 +125,8 @@ def read_section(found: pd.DataFrame, table: pd.DataFrame) -> probe.Section:
     table_of = pd.concat([drawn, control])[["property", "weights", "blocks", "score", "low", "high"]]
     names = {"at": "best after", "most_from": "most from"}
     whole = {c: ["–" if v != v else f"{v:.0f}" for v in table[c]] for c in ("from", "most_from")}  # NaN: none
+    shown = ["property", "majority", "place", "embedding", "random", "best", "low", "high", "at", "from", "most_from"]
+    others = ["property", "best", "control", "selectivity", "shuffled", "types", "groups", "places"]
     return probe.Section(
         "What can be read, and from where on",
         (
@@ -136,13 +138,14 @@ def read_section(found: pd.DataFrame, table: pd.DataFrame) -> probe.Section:
         (
             probe.Table(
                 "readable",
-                table.assign(**whole).drop(columns=["error"]).rename(columns=names),
+                table.assign(**whole)[shown].rename(columns=names),
                 "Baselines: majority label; place (knows the token's position alone); embedding (the token's own); "
                 "random (the best of random weights). Best: trained, with its interval and depth. From: the first "
-                "number of blocks passed whose interval lies above all of these (– is none). Most from: the "
-                "first with 0.9 of the best one's lead. Control, selectivity and shuffled are those of the best depth.",
+                "number of blocks passed whose interval lies above all of these (– is none). Most from: the first with "
+                "0.9 of the best one's lead.",
                 digits=2,
             ),
+            probe.Table("controls", table[others].rename(columns=names), "Controls at the best depth.", digits=2),
             probe.Table("probes", found, "Every probe.", shown=False),
             probe.Table("drawn", table_of, "As drawn.", shown=False),
             lines(

@@ -23,6 +23,7 @@ SIZES = {
 ASKED = {"quick": {"items": 16, "clusters": 12, "heads": 3}, "full": {"items": 48, "clusters": 32, "heads": 6}}
 SHOWN = 6
 TOKENS = 48  # of a text whose shape is measured
+BENT = 0.01  # nats: a residue from here on is no rounding
 
 METHOD = (
     "Probes are ridge classifiers (a ridge regression for a number) on features of unit variance, trained on four "
@@ -91,10 +92,11 @@ def answer(subject: Subject, table: pd.DataFrame, wrote: Written | None) -> str:
     """The question's answer in one sentence."""
 
     def told(row: pd.Series) -> str:
-        best = f"{row['best']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-        if row["from"] != row["from"]:  # NaN
-            return f"{row['property']} at no depth (best {best})"
-        return f"{row['property']} from {row['from']:.0f} on (best {best} after {row['at']})"
+        best = f"best {row['best']:.2f} [{row['low']:.2f}, {row['high']:.2f}] after {row['at']}"
+        if row["from"] == row["from"]:  # not NaN
+            return f"{row['property']} from {row['from']:.0f} on ({best})"
+        where = f"{row['above']} of {row['depths']} depths" if row["above"] else "no depth"
+        return f"{row['property']} at {where} ({best})"
 
     shown = table[table["property"] != "position"]
     text = (
@@ -103,13 +105,13 @@ def answer(subject: Subject, table: pd.DataFrame, wrote: Written | None) -> str:
     )
     if wrote is None:
         return f"{text}."
-    top = wrote.parts.iloc[0]
+    most = wrote.parts.loc[wrote.parts.groupby("task", sort=False)["value"].idxmax()]
+    parts = ", ".join(f"{row['part']} for {row['task']} ({row['share']:.0%})" for _, row in most.iterrows())
     known = wrote.signs["signs"].value_counts()
     same, other = int(known.get("same sign", 0)), int(known.get("other sign", 0))
     return (
-        f"{text}. Most of the answer to {top['task']} is written by {top['part']} ({top['value']:+.2f} nats "
-        f"[{top['low']:+.2f}, {top['high']:+.2f}]); of {same + other} heads and tasks with both effects clear of zero, "
-        f"{same} write into the answer with the sign of their causal effect."
+        f"{text}. The part that writes most of the answer, and its share: {parts}. Of {same + other} heads and tasks "
+        f"with both effects clear of zero, {same} write into the answer with the sign of their causal effect."
     )
 
 
@@ -125,7 +127,20 @@ def read_section(found: pd.DataFrame, table: pd.DataFrame) -> probe.Section:
     table_of = pd.concat([drawn, control])[["property", "weights", "blocks", "score", "low", "high"]]
     names = {"at": "best after", "most_from": "most from"}
     whole = {c: ["–" if v != v else f"{v:.0f}" for v in table[c]] for c in ("from", "most_from")}  # NaN: none
-    shown = ["property", "majority", "place", "embedding", "random", "best", "low", "high", "at", "from", "most_from"]
+    shown = [
+        "property",
+        "majority",
+        "place",
+        "embedding",
+        "random",
+        "best",
+        "low",
+        "high",
+        "at",
+        "above",
+        "from",
+        "most_from",
+    ]
     others = ["property", "best", "control", "selectivity", "shuffled", "types", "groups", "places"]
     return probe.Section(
         "What can be read, and from where on",
@@ -140,9 +155,10 @@ def read_section(found: pd.DataFrame, table: pd.DataFrame) -> probe.Section:
                 "readable",
                 table.assign(**whole)[shown].rename(columns=names),
                 "Baselines: majority label; place (knows the token's position alone); embedding (the token's own); "
-                "random (the best of random weights). Best: trained, with its interval and depth. From: the first "
-                "number of blocks passed whose interval lies above all of these (– is none). Most from: the first with "
-                "0.9 of the best one's lead.",
+                "random (the best of random weights). Best: trained, with its interval and depth. Above: at how many "
+                f"of {table['depths'].max()} depths its interval lies above all of these (not corrected for their "
+                "number). From: the first number of blocks passed from which on it always does (– is none). Most from: "
+                "the first with 0.9 of the best one's lead.",
                 digits=2,
             ),
             probe.Table("controls", table[others].rename(columns=names), "Controls at the best depth.", digits=2),
@@ -229,12 +245,16 @@ def parts_section(wrote: Written) -> probe.Section:
     kinds = kinds.round(3).reset_index().rename_axis(columns=None)
     best = parts.groupby("task", sort=False).head(SHOWN)[["task", "part", "value", "low", "high", "share"]]
     heads = parts[parts["component"] == "head"].sort_values(["layer", "head"], kind="stable")
+    residue = parts["residue"].max()
+    rest = (
+        f"those of a task add up to the model's own difference (largest residue of any question {residue:.1e} nats)."
+        if residue < BENT
+        else f"up to {residue:.2f} nats of a question's own difference is not among them: the model bends its logits "
+        "after it has made them, as a softcap does, so shares are of the bent difference."
+    )
     return probe.Section(
         "Which component writes the answer",
-        (
-            "Parts of logit(right) − logit(wrong) at the position that answers; those of a task add up to the model's "
-            f"own difference (largest residue of any question {parts['residue'].max():.1e} nats).",
-        ),
+        (f"Parts of logit(right) − logit(wrong) at the position that answers; {rest}",),
         (
             probe.Table("kinds", kinds, "All heads, MLPs and biases of a kind together, nats.", digits=2),
             probe.Table(
@@ -267,6 +287,7 @@ def signs_section(wrote: Written) -> probe.Section:
             "A head's own part of the answer beside what the answer loses when the head is patched from the minimal "
             f"pair: {counts.get('same sign', 0)} of {len(signs)} have the same sign in both, "
             f"{counts.get('other sign', 0)} the other ({told}); in the rest an interval holds 0.",
+            *(f"{task} has too few minimal pairs that are aligned in these tokens." for task in wrote.unpaired),
         ),
         (
             probe.Table(

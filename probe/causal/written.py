@@ -21,13 +21,15 @@ from probe.targets import Unit
 
 class Written(NamedTuple):
     """Of each task (a column `task`): lens (`probe.scores.lens.by_depth`), parts (`components.written_apart`) and signs
-    (`direct_and_total`; tasks with too few minimal pairs have none). prompts: the first of each task, up to its answer.
+    (`direct_and_total`). prompts: the first of each task, up to its answer. unpaired: tasks without signs: too few
+    of their minimal pairs are aligned in the model's tokens.
     """
 
     lens: pd.DataFrame
     parts: pd.DataFrame
     signs: pd.DataFrame
     prompts: dict[str, str]
+    unpaired: tuple[str, ...] = ()
 
 
 def written_answers(
@@ -50,7 +52,8 @@ def written_answers(
             f"none of {', '.join(tasks)} has enough aligned minimal pairs for {subject.name} to compare heads on."
         )
     lens, apart, compared = (pd.concat(tables, ignore_index=True) for tables in (lenses, parts, signs))
-    return Written(lens, apart, compared, prompts)
+    without = tuple(task for task in tasks if task not in set(compared["task"]))
+    return Written(lens, apart, compared, prompts, without)
 
 
 def one_pair_each(subject: Subject, dataset: Dataset, clusters: int) -> list[Unit]:

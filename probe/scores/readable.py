@@ -52,9 +52,9 @@ def probed(
 def summary(found: pd.DataFrame, props: Sequence[Property], *, seed: int = 0) -> pd.DataFrame:
     """One row a property: property, majority, place (baselines), embedding (the token's own, alone), random (best of
     the random weights), best (trained, at any depth) with low, high, control, selectivity, shuffled and error there, at
-    (blocks passed), from (the first depth whose interval lies above majority, place, embedding and the random weights
-    at any depth; NaN if none does), most_from (the first that has `MOST` of the best one's lead over these), groups,
-    places, types.
+    (blocks passed), above (the number of depths whose interval lies above majority, place, embedding and the random
+    weights at any depth) of depths, from (the first depth from which on all do; NaN if the last does not), most_from
+    (the first that has `MOST` of the best one's lead over these; NaN if none is above), groups, places, types.
 
     found: as `probed` returns it. Where a property is the position itself, "place" is no rival.
     """
@@ -68,7 +68,8 @@ def summary(found: pd.DataFrame, props: Sequence[Property], *, seed: int = 0) ->
         rivals = [base["majority"], embedding, random]
         rivals += [] if prop.name.startswith(OWN_PLACE) else [base["place"]]
         best = blocks.sort_values("score", ascending=False, kind="stable").iloc[0]
-        above = blocks[blocks["low"] > max(rivals)]["blocks"]
+        above = (blocks["low"] > max(rivals)).to_numpy()
+        stays = np.logical_and.accumulate(above[::-1])[::-1]  # here and at every later depth
         most = blocks[blocks["score"] >= max(rivals) + MOST * (best["score"] - max(rivals))]["blocks"]
         rows.append(
             {
@@ -81,8 +82,10 @@ def summary(found: pd.DataFrame, props: Sequence[Property], *, seed: int = 0) ->
                     name: best[name] for name in ("score", "low", "high", "control", "selectivity", "shuffled", "error")
                 },
                 "at": int(best["blocks"]),
-                "from": float(above.iloc[0]) if len(above) else float("nan"),
-                "most_from": float(most.iloc[0]) if len(above) else float("nan"),
+                "above": int(above.sum()),
+                "depths": len(above),
+                "from": float(blocks["blocks"][stays].iloc[0]) if stays.any() else float("nan"),
+                "most_from": float(most.iloc[0]) if above.any() else float("nan"),
                 "groups": int(best["groups"]),
                 "places": int(best["places"]),
                 "types": int(best["types"]),

@@ -103,8 +103,8 @@ def _direction(row: Row) -> Direction:
 
 
 def _aligned(item: Labelled, prompt: Encoded, other: Labelled, pair: Encoded, read: int) -> Positions | None:
-    """The pair's ids if, over the first `read` tokens, it differs in the deciding word alone and its target is a foil
-    here; else None.
+    """The pair's ids if, over the first `read` tokens, it differs in the deciding word alone, and in the answer: its
+    target is a foil here, or is the deciding word itself and another answer is right; else None.
     """
     if len(pair) != len(prompt):
         return None
@@ -114,8 +114,10 @@ def _aligned(item: Labelled, prompt: Encoded, other: Labelled, pair: Encoded, re
     except (_NotMeasurable, SpanError):
         return None
     differing = {p for p in range(read) if prompt.ids[p] != pair.ids[p]}
-    fits = ours.query == theirs.query and theirs.target in ours.foils and cue == their_cue and differing <= set(cue)
-    return pair.ids if fits else None
+    same_place = ours.query == theirs.query and cue == their_cue and differing <= set(cue)
+    asks = item.question is not None and other.question is not None and item.question.right != other.question.right
+    turned = theirs.target in ours.foils or (asks and theirs.target == ours.target and set(cue) <= set(ours.target))
+    return pair.ids if same_place and turned else None
 
 
 def _answer(prompt: Encoded, question: Question, encode: Encode) -> Answer | None:

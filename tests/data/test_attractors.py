@@ -48,6 +48,19 @@ def test_both_models_measure_every_item(smollm2: Subject, minilm: Subject) -> No
         assert (len(bound.units), bound.excluded) == (len(PHRASES) * 4, ())
 
 
+def test_each_is_aligned_with_the_subject_of_the_other_number(smollm2: Subject) -> None:
+    bound = smollm2.bind(probe.data.attractors(4))
+    pairs = {u.ids: u for u in bound.units}
+    for unit in bound.units:
+        assert unit.swapped is not None
+        other = pairs[unit.swapped]
+        assert unit.answer is not None
+        assert other.answer is not None
+        assert unit.answer.right in other.answer.wrong
+        assert other.rows[0].target == unit.rows[0].target
+        assert sum(a != b for a, b in zip(unit.ids, other.ids, strict=True)) == 2, "the subject, and the verb behind it"
+
+
 def test_other_numbers_are_refused() -> None:
     with pytest.raises(DataError, match="items_per_phrase=6"):
         attractors(6)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
+from probe.causal.written import Written
 from probe.data import language
 from probe.runner.findings import Findings
 from probe.studies import residual as study
@@ -44,9 +46,33 @@ def test_parts_add_up_and_signs_are_counted(found: Findings) -> None:
     )
     clear = signs[signs["signs"] != "open"]
     same = (clear["signs"] == "same sign").sum()
-    assert f"of {len(clear)} heads and tasks with both effects clear of zero, {same} write" in found.answer
-    first = parts.iloc[0]
-    assert f"written by {first['part']} ({first['value']:+.2f} nats" in found.answer
+    assert f"Of {len(clear)} heads and tasks with both effects clear of zero, {same} write" in found.answer
+    for _, same_task in parts.groupby("task"):
+        most = same_task.loc[same_task["value"].idxmax()]
+        assert f"{most['part']} for {most['task']} ({most['share']:.0%})" in found.answer
+
+
+def test_the_answer_says_on_only_of_what_stays(tiny: Subject) -> None:
+    columns = ["property", "best", "low", "high", "at", "above", "depths", "from"]
+    rows = [("place", 0.9, 0.8, 1.0, 3, 2, 4, 2.0), ("name", 0.6, 0.5, 0.7, 1, 1, 4, float("nan"))]
+    rows += [("number", 0.5, 0.4, 0.6, 1, 0, 4, float("nan"))]
+    text = study.answer(tiny, pd.DataFrame(rows, columns=columns), None)
+    assert "place from 2 on (best 0.90 [0.80, 1.00] after 3)" in text
+    assert "name at 1 of 4 depths (best 0.60" in text
+    assert "number at no depth (best 0.50" in text
+
+
+def test_a_task_without_aligned_pairs_and_bent_logits_are_told() -> None:
+    parts = pd.DataFrame(
+        [("facts", "mlp", "mlp 0", 0, -1, 1.0, 0.9, 1.1, 0.5, 4.2)],
+        columns=["task", "component", "part", "layer", "head", "value", "low", "high", "share", "residue"],
+    )
+    signs = pd.DataFrame([(0, 1, "facts", "open")], columns=["layer", "head", "task", "signs"])
+    signs = signs.assign(**dict.fromkeys(("direct", "direct_low", "direct_high", "chosen"), 0.0))
+    signs = signs.assign(**dict.fromkeys(("total", "total_low", "total_high"), 0.0))
+    wrote = Written(pd.DataFrame(), parts, signs, {}, ("agreement",))
+    assert "agreement has too few minimal pairs" in " ".join(study.signs_section(wrote).text)
+    assert "up to 4.20 nats" in " ".join(study.parts_section(wrote).text)
 
 
 def test_without_logits_there_are_probes_and_geometry(minilm: Subject) -> None:

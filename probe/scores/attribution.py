@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probe.errors import PromptError, UnsupportedModel
 from probe.scores.entry import Entries, entering, entries
-from probe.scores.tail import Tail, frozen_norm, tail_of
+from probe.scores.tail import Tail, check_tail, frozen_norm, tail_of
 from probe.subject import Subject
 from probe.targets import Unit
 
@@ -42,8 +42,9 @@ def direct_logit_attribution(
     Components: "embedding" (positions included), "attention", "mlp" and "bias" (of the final norm and the unembedding);
     with `heads` "embedding", "head", "attention bias", "mlp", "mlp bias", "norm bias" and "unembedding bias". A bias of
     the values is in the heads.
-    Raises UnsupportedModel for a model without logits or whose halves do not add up to its stream; with `heads` for one
-    whose heads have no parts in it; PromptError for a unit without an answer.
+    Raises UnsupportedModel for a model without logits, whose halves do not add up to its stream, or that does more than
+    a final norm, an unembedding and a softcap after it; with `heads` for one whose heads have no parts in it;
+    PromptError for a unit without an answer.
     """
     for unit in units:
         if unit.answer is None:
@@ -61,6 +62,8 @@ def direct_logit_attribution(
             parts = list(_halves(stream, subject.name))
             if enters is not None:
                 parts = [small for part in parts for small in _taken_apart(part, stream, enters)]
+            last = torch.stack([part.vector for part in parts]).sum(0)
+            check_tail(subject, tail, last[None], seen["logits"][at])
             rows += _rows(units[index], parts, seen["logits"][at, 0].double(), tail, split=heads)
     return pd.DataFrame(rows)
 
@@ -84,7 +87,6 @@ def _halves(stream: dict[str, Tensor], name: str) -> Iterator[Part]:
             halves["mlp"] = stream["mlp_out"]
         if (sum(halves.values()) - (after - before)).abs().max() > 1e-4 * after.abs().max():
             raise UnsupportedModel(f"{name}: what attention and MLP write does not add up to its residual stream.")
-    # A stack whose last layers have no heads ends beyond what was read; the residue then says so.
     yield Part("embedding", -1, -1, before[0])
     for layer in range(len(before)):
         yield from (Part(kind, layer, -1, part[layer]) for kind, part in halves.items())

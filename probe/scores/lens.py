@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 
 from probe import stats
-from probe.errors import PromptError, UnsupportedModel
+from probe.errors import PromptError
 from probe.models.distribution import entropy
 from probe.scores.stream import check_predicts
-from probe.scores.tail import Tail, tail_of
+from probe.scores.tail import check_tail, tail_of
 from probe.subject import Subject
 from probe.targets import Positions, Unit
-
-ROUNDING = 1e-3  # of the largest logit: how far the lens after the last block may be from the model's own logits
 
 
 def lens(subject: Subject, text: str) -> pd.DataFrame:
@@ -170,16 +168,8 @@ def _read(
             n = len(rows[index])
             streams = torch.stack([seen[site, layer][at, :n] for site, layer, _ in places])
             logits = tail.logits(streams.flatten(0, 1)).double().view(len(places), n, -1)
-            _check(subject, logits[-1], seen["logits"][at, :n].double(), tail)
+            check_tail(subject, tail, streams[-1], seen["logits"][at, :n])
             yield index, [(*place, said) for place, said in zip(places, logits, strict=True)]
-
-
-def _check(subject: Subject, last: Tensor, own: Tensor, tail: Tail) -> None:
-    if (last - own).abs().max() > ROUNDING * own.abs().max():
-        between = "a final norm and an unembedding" + (" with a softcap" if tail.cap else "")
-        raise UnsupportedModel(
-            f"{subject.name} does more than {between} after its last block, so no lens reads what it would say."
-        )
 
 
 def _rank(logits: Tensor, token: int) -> int:

@@ -17,6 +17,7 @@ from probe.models.gpt import GPT
 from probe.subject import Subject
 
 WATCHED = [[1, 1]]  # the prompt that a model is watched on
+ROUNDING = 1e-3  # of the largest logit: how far what the tail says may be from the model's own logits
 
 
 class Tail(NamedTuple):
@@ -79,7 +80,9 @@ def frozen_norm(norm: nn.Module | None, stream: Tensor) -> Frozen:
 
 
 def tail_of(subject: Subject) -> Tail:
-    """The final norm and the unembedding, seen in a short pass. Raises UnsupportedModel where there are no logits."""
+    """The final norm and the unembedding, seen in a short pass. Raises UnsupportedModel where there are no logits, and
+    where they are not all that stands between the last block and the logits (the head of a masked language model).
+    """
     model: Any = subject.model
     if not subject.has_logits:
         raise UnsupportedModel(f"{subject.name} has no language-model head: no logits to attribute.")
@@ -99,7 +102,7 @@ def tail_of(subject: Subject) -> Tail:
     hooks = [m.register_forward_hook(note) for m in model.modules()]
     hooks.append(head.register_forward_hook(lambda _, args, output: read.append((args[0], output))))
     try:
-        (said,) = (seen["logits"] for _, seen in subject.captured(WATCHED, ["logits"]))
+        ((_, seen),) = subject.captured(WATCHED, ["resid_post", "logits"])
     finally:
         for hook in hooks:
             hook.remove()
@@ -107,15 +110,30 @@ def tail_of(subject: Subject) -> Tail:
     norm = made.get(given.data_ptr())
     if norm is None:
         raise UnsupportedModel(f"{subject.name}: what its logits are read from does not come from a final norm.")
+    said = seen["logits"]
     factor, cap = _bent(model, raw.double(), said.double())
     bias = getattr(head, "bias", None)
-    return Tail(norm[0], factor * head.weight.detach(), None if bias is None else factor * bias.detach(), cap)
+    tail = Tail(norm[0], factor * head.weight.detach(), None if bias is None else factor * bias.detach(), cap)
+    check_tail(subject, tail, seen["resid_post", subject.anatomy.layers[-1]][0], said[0])
+    return tail
+
+
+def check_tail(subject: Subject, tail: Tail, stream: Tensor, own: Tensor) -> None:
+    """That the tail says of the last stream, (n, d_model), what the model itself said, (n, vocab). Raises
+    UnsupportedModel.
+    """
+    rounding = max(ROUNDING, 4 * torch.finfo(tail.unembedding.dtype).eps)
+    own = own.double()
+    if (tail.logits(stream).double() - own).abs().max() > rounding * own.abs().max():
+        between = "a final norm and an unembedding" + (" with a softcap" if tail.cap else "")
+        raise UnsupportedModel(
+            f"{subject.name} does more than {between} after its last block, so parts of its stream are no parts of its "
+            "logits and no lens reads what it would say. Take a decoder, such as smollm2."
+        )
 
 
 def _bent(model: Any, raw: Tensor, said: Tensor) -> tuple[float, float | None]:
-    """What the model does to its head's output: a factor, and a softcap. Neither is looked for in vain: what is not
-    found is left to the residue of an attribution, and refused by the lens.
-    """
+    """What the model does to its head's output: a factor, and a softcap. Anything else is refused by `check_tail`."""
     for name in ("final_logit_softcapping", "logits_soft_cap"):
         cap = getattr(model.config, name, None)
         if cap and _near(cap * torch.tanh(raw / cap), said):

@@ -195,6 +195,52 @@ def test_a_softcap_is_left_as_the_residue() -> None:
     assert table["residue"].abs().max() > 0.1
 
 
+MASKED = {
+    "bert": lambda small: transformers.BertConfig(**small, intermediate_size=32, max_position_embeddings=16),
+    "distilbert": lambda small: transformers.DistilBertConfig(
+        vocab_size=11, n_layers=2, n_heads=2, dim=16, hidden_dim=32, max_position_embeddings=16
+    ),
+    "modernbert": lambda small: transformers.ModernBertConfig(
+        **small,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize("kind", list(MASKED))
+def test_the_head_of_a_masked_model_is_more_than_a_norm_and_is_refused(kind: str, heads: bool) -> None:
+    small = {"vocab_size": 11, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForMaskedLM.from_config(MASKED[kind](small)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.2, std=1.0)
+    with pytest.raises(UnsupportedModel, match=r"does more than a final norm and an unembedding after its last block"):
+        direct_logit_attribution(probe.load(model, TOKENIZER), asked(), heads=heads)
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_logits_that_a_run_bends_are_refused(heads: bool) -> None:
+    model = drawn("gpt2")  # as it should be on short prompts
+    model.lm_head.register_forward_hook(lambda _, args, out: torch.tanh(out) if out.shape[1] > 4 else out)
+    subject = probe.load(model, TOKENIZER)
+    short = [Unit("short", "a", (3, 5, 8, 6), (), answer=Answer(3, (4,), ((7,),)))]
+    assert direct_logit_attribution(subject, short, heads=heads)["residue"].abs().max() <= 1e-4
+    with pytest.raises(UnsupportedModel, match="does more than a final norm and an unembedding"):
+        direct_logit_attribution(subject, asked(), heads=heads)
+
+
+def test_half_precision_is_not_taken_for_more_than_a_norm() -> None:
+    table = direct_logit_attribution(probe.load(drawn("gpt2").to(torch.bfloat16), TOKENIZER), asked())
+    assert (table["residue"].abs() <= 0.05 * table["difference"].abs().max()).all()
+
+
 def test_the_parts_of_a_pretrained_model_add_up(smollm2: Subject) -> None:
     ids = smollm2.encode("Then he, whose name was").ids
     name = [smollm2.tokenizer.encode(w, add_special_tokens=False)[0] for w in (" John", " Mary")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import probe
-from probe.causal.direct import direct_and_total, direct_effects
+from probe.causal.direct import OPEN, OTHER, SAME, _signs, direct_and_total, direct_effects
 from probe.causal.sweep import sweep
 from probe.causal.written import one_pair_each, written_answers
 from probe.data import language
@@ -30,6 +30,25 @@ def test_a_planted_head_that_answers_works_directly_and_those_that_note_through_
                 assert found.loc[at, "signs"] == "open"
     assert set(found["chosen"]) == {"all"}
     assert found["n_units"].iloc[0] == len(units) / 2
+
+
+@pytest.mark.parametrize(
+    ("direct", "total", "signs"),
+    [
+        ((1, 2), (3, 4), SAME),
+        ((-2, -1), (-4, -3), SAME),
+        ((-2, -1), (3, 4), OTHER),
+        ((1, 2), (-4, -3), OTHER),
+        ((-1, 2), (3, 4), OPEN),
+        ((1, 2), (-3, 4), OPEN),
+        ((0, 2), (3, 4), OPEN),
+    ],
+)
+def test_signs_are_told_where_neither_interval_holds_zero(
+    direct: tuple[float, float], total: tuple[float, float], signs: str
+) -> None:
+    ends = {"direct_low": direct[0], "direct_high": direct[1], "total_low": total[0], "total_high": total[1]}
+    assert _signs(ends) == signs
 
 
 def test_heads_are_chosen_on_some_clusters_and_measured_on_others(tiny: Subject) -> None:

@@ -159,6 +159,39 @@ def test_heads_and_biases_of_gpt2_are_those_computed_by_hand() -> None:
     assert found["norm bias", -1, -1] == pytest.approx(float(norm.bias.detach().numpy() @ difference), abs=1e-3)
 
 
+def test_heads_of_gemma2_pass_the_norm_after_their_half_as_computed_by_hand() -> None:
+    model = drawn("gemma2")
+    unit, n = asked()[1], 8
+    assert unit.answer is not None
+    at = unit.answer.read_at
+    table = direct_logit_attribution(probe.load(model, TOKENIZER), [unit], heads=True)
+    found = table.set_index(["component", "layer", "head"])["value"]
+    z: list[np.ndarray] = []
+    whole: list[np.ndarray] = []  # what attention writes, before the norm of its own
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args: z.append(args[0][0, at].double().numpy()))
+        layer.self_attn.register_forward_hook(lambda _, args, out: whole.append(out[0][0, at].double().numpy()))
+    last: list[np.ndarray] = []
+    model.model.norm.register_forward_pre_hook(lambda _, args: last.append(args[0][0, at].double().numpy()))
+    with torch.no_grad():
+        model(torch.tensor([unit.ids]))
+    difference = (model.lm_head.weight[4] - model.lm_head.weight[7]).detach().double().numpy()
+
+    def frozen(norm: torch.nn.Module, x: np.ndarray, like: np.ndarray) -> np.ndarray:
+        gain = 1 + norm.weight.detach().double().numpy()
+        return x / np.sqrt(np.mean(like**2) + norm.eps) * gain
+
+    for number, layer in enumerate(model.model.layers):
+        matrix = layer.self_attn.o_proj.weight.detach().double().numpy()
+        for head in range(2):
+            own = matrix[:, head * n : (head + 1) * n] @ z[number][head * n : (head + 1) * n]
+            entered = frozen(layer.post_attention_layernorm, own, whole[number])
+            expected = float(frozen(model.model.norm, entered, last[0]) @ difference)
+            assert found["head", number, head] == pytest.approx(expected, abs=1e-4)
+            assert abs(expected - float(frozen(model.model.norm, own, last[0]) @ difference)) > 1e-2
+        assert found["attention bias", number, -1] == pytest.approx(0, abs=1e-4), "there is none"
+
+
 def test_a_bias_of_the_unembedding_is_a_part() -> None:
     torch.manual_seed(2)
     sizes = {"vocab_size": 11, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16, "rotary_dim": 4}

@@ -41,6 +41,20 @@ def test_the_largest_number_is_found_with_its_place() -> None:
     assert row["times"] == pytest.approx(2000 / np.median(np.abs(streams[1])))
 
 
+@pytest.mark.parametrize(
+    ("size", "median", "share"),
+    [(150, 0.1, 1.0), (-150, 0.1, 1.0), (90, 0.01, 0.0), (150, 0.2, 0.0), (90, 0.2, 0.0)],
+    ids=["both", "negative", "not large", "not so many times the median", "neither"],
+)
+def test_a_massive_activation_is_large_and_many_times_the_median(size: float, median: float, share: float) -> None:
+    """Sun et al. (2024): more than 100, and more than 1,000 times the median."""
+    stream = np.full((4, 6), median)
+    stream[0, 3] = size
+    (row,) = massive([[stream, stream]]).to_dict("records")
+    assert row["massive"] == share
+    assert row["times"] == pytest.approx(abs(size) / median)
+
+
 def test_anisotropy_is_the_mean_cosine_over_pairs_of_two_texts() -> None:
     draws = np.random.default_rng(1)
     texts = [draws.normal(size=(4, 6)) + np.array([9, 0, 0, 7, 0, 5]) for _ in range(3)]

@@ -94,6 +94,8 @@ def test_the_last_depth_is_the_models_own_answer_softcap_bias_and_factor_include
         own = model(torch.tensor([[3, 5, 8, 6]])).logits[0, -1].double()
     assert found["difference"] == pytest.approx(float(own[4] - own[7]), abs=1e-4)
     assert found["right_probability"] == pytest.approx(float(own.softmax(-1)[4]), rel=1e-3)
+    assert found["wrong_probability"] == pytest.approx(float(own.softmax(-1)[7]), rel=1e-3)
+    assert found["right_rank"] == 1 + int((own > own[4]).sum())
     assert found["wrong_rank"] == 1 + int((own > own[7]).sum())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.metrics import accuracy_score, mean_absolute_error, r2_score
@@ -16,7 +17,7 @@ import probe
 from probe.data import language
 from probe.errors import DataError, OutOfRange, UnknownName
 from probe.scores import properties as properties_of
-from probe.scores.probes import ALPHA, C, activations, baselines, read_off
+from probe.scores.probes import ALPHA, C, activations, baselines, read_features, read_off
 from probe.scores.properties import Property, placed, properties
 from probe.scores.readable import RANDOM, TRAINED, probed, spread, summary
 from probe.sites import Site
@@ -161,6 +162,76 @@ def test_the_majority_is_that_of_the_groups_trained_on() -> None:
     )
     base = baselines(prop).set_index("baseline")["score"]
     assert base["majority"] == 0, "each group's majority is the other's minority"
+
+
+def test_control_labels_are_drawn_for_each_word_type_as_often_as_the_labels_come() -> None:
+    n, types = 600, 300
+    labels = tuple("b" if number % 10 == 0 else "a" for number in range(n))
+    words = tuple(f"word {number % types}" for number in range(n))
+    prop = Property("p", ((1,) * n,), tuple((0, at) for at in range(n)), labels, words, words)
+    nothing, itself = np.zeros((n, 1)), np.eye(types)[np.arange(n) % types]
+    found = read_features({Site("embed"): nothing}, prop).iloc[0]
+    assert found["control"] == pytest.approx(0.9, abs=0.04), "the commoner label, of nine words in ten and not of all"
+    assert found["control"] < 0.99
+    spread_out = replace(prop, groups=tuple("first" if number < types else "second" for number in range(n)))
+    assert read_features({Site("embed"): itself}, spread_out).iloc[0]["control"] == 1, "a word has one label wherever"
+
+
+# groups and positions of a made-up property: ten of each
+GRID = [(group, place) for group in range(10) for place in range(10)]
+
+
+def told(name: str, kind: str) -> Property:
+    """A property that no baseline tells, or 6 in 10 of it the most frequent label, or the place."""
+    labels = []
+    for group, place in GRID:
+        turned = (3 * place + group) % 10  # each once in every group, and at every place
+        if kind == "majority":
+            labels.append("0" if turned < 6 else str(turned))
+        elif kind == "place":
+            labels.append(str(place) if place < 6 else str(6 + (place + group) % 4))
+        else:
+            labels.append(str(turned))
+    groups = tuple(str(group) for group, _ in GRID)
+    return Property(name, ((1,) * 10,), tuple((0, place) for _, place in GRID), tuple(labels), groups, groups)
+
+
+def read(name: str, embedding: float, random: float) -> pd.DataFrame:
+    """Probes whose intervals end at 0.1 before the first block, and 0.2 higher after each."""
+    rest = dict.fromkeys(("high", "control", "selectivity", "shuffled", "error"), 0.5)
+    rest |= dict.fromkeys(("groups", "places", "types"), 10)
+    rows = [(TRAINED, "embed", -1, embedding), (RANDOM, "embed", -1, 0.99), (RANDOM, "resid_post", 3, 0.15)]
+    rows += [(RANDOM, "resid_post", 1, random), *((TRAINED, "resid_post", n, 0.15 + 0.2 * n) for n in range(5))]
+    return pd.DataFrame(
+        [
+            {"property": name, "weights": weights, "site": site, "layer": blocks - 1, "blocks": blocks, **rest}
+            | {"score": score, "low": score - 0.05}
+            for weights, site, blocks, score in rows
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "embedding", "random", "start"),
+    [
+        ("depth", "nothing", 0.15, 0.15, 1.0),
+        ("depth", "nothing", 0.6, 0.15, 3.0),
+        ("depth", "nothing", 0.15, 0.6, 3.0),
+        ("depth", "place", 0.15, 0.15, 3.0),
+        ("position, eighths", "place", 0.15, 0.15, 1.0),
+        ("position, eighths", "majority", 0.15, 0.15, 3.0),
+        ("depth", "nothing", 0.95, 0.15, float("nan")),
+    ],
+    ids=["none", "embedding", "random weights", "place", "its own place is none", "majority", "never"],
+)
+def test_a_property_is_readable_from_where_it_is_above_every_rival(
+    name: str, kind: str, embedding: float, random: float, start: float
+) -> None:
+    prop = told(name, kind)
+    (row,) = summary(read(name, embedding, random), [prop]).to_dict("records")
+    assert row["from"] == pytest.approx(start, nan_ok=True)
+    assert (row["best"], row["at"]) == (pytest.approx(0.95), 4)
+    assert (row["embedding"], row["random"]) == (embedding, random), "embeddings of random weights are no rival"
 
 
 def test_the_summary_says_from_where_on(planted: Subject, words: list[str]) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from probe.anatomy.stacks import Anatomy, dissect, unwrapped
 from probe.capture import parity
-from probe.capture.batch import Batch, Padding, make_batch, row_tensor
+from probe.capture.batch import Batch, Padding, batches, make_batch, row_tensor
 from probe.capture.capture import Capture
 from probe.capture.edit import Edits, flattened, of_batch
 from probe.capture.generate import Generation, Sampling, collected, write
@@ -207,13 +207,13 @@ class Subject:
         """Run prompts of token ids batch by batch, in order, without gradients; yields each batch with its capture.
 
         rows: query positions of each prompt; a shorter list is filled up by repeating its last row. Tensors are as the
-        model made them, padding included (`Batch.shift` says where a prompt starts).
+        model made them, padding included (`Batch.shift` says where a prompt starts). Raises OutOfRange, UnknownName,
+        UnsupportedModel.
         """
         whole = "logits" in sites or self.anatomy.is_encoder_decoder
         model = self.model if whole else self.anatomy.backbone
         flat = flattened(edits, len(prompts))
-        for start in range(0, len(prompts), batch_size):
-            indices = range(start, min(start + batch_size, len(prompts)))
+        for indices in batches(len(prompts), batch_size):
             batch = self._batch(prompts, indices, padding, decoder)
             seen = Capture(
                 self.anatomy,
@@ -251,8 +251,8 @@ class Subject:
             raise OutOfRange(f"groups were given for {len(groups)} prompts, but there are {len(prompts)}.")
         places = None if groups is None else grouped(groups, lengths)
         made = []
-        for start in range(0, len(prompts), batch_size):
-            stop = min(start + batch_size, len(prompts))
+        for indices in batches(len(prompts), batch_size):
+            start, stop = indices.start, indices.stop
             longest = max(lengths[start:stop])
             wanted = Statistics(
                 None if places is None else places[start:stop, :longest],
@@ -293,8 +293,7 @@ class Subject:
         read = self._decoder(decoder, len(prompts)) if self.anatomy.is_encoder_decoder else ids
         collector = Collector({ENCODER: max(map(len, ids)), "": max(map(len, read))}, None, self.name)
         flat = flattened(edits, len(ids))
-        for start in range(0, len(ids), batch_size):
-            indices = range(start, min(start + batch_size, len(ids)))
+        for indices in batches(len(ids), batch_size):
             batch = self._batch(ids, indices, "right", read if self.anatomy.is_encoder_decoder else None)
             seen = Capture(
                 self.anatomy,
@@ -345,18 +344,18 @@ class Subject:
             write(
                 self.anatomy,
                 ids,
-                range(start, min(start + batch_size, len(ids))),
+                indices,
                 check_sites(sites),
                 sampling,
                 layers=layers,
                 heads=heads,
-                edits=of_batch(flat, range(start, min(start + batch_size, len(ids)))),
+                edits=of_batch(flat, indices),
                 pad_id=getattr(self.tokenizer, "pad_token_id", None) or 0,
                 stop=getattr(self.tokenizer, "eos_token_id", None),
                 decoder_start=getattr(config, "decoder_start_token_id", None) or 0,
                 max_bytes=max_bytes,
             )
-            for start in range(0, len(ids), batch_size)
+            for indices in batches(len(ids), batch_size)
         ]
         return collected(prompts, parts, self.name, self.tokenizer, self.anatomy.is_encoder_decoder)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from probe.anatomy.look import ordinary_ids
 from probe.anatomy.stacks import Anatomy
 from probe.capture.edit import Frame
-from probe.errors import ProbeError, UnsupportedModel
+from probe.errors import OutOfRange, ProbeError, UnsupportedModel
 from probe.sites import ENCODER
 
 Padding = Literal["left", "right"]
@@ -32,6 +32,13 @@ class Batch:
     shift: tuple[int, ...]
     inputs: dict[str, Any]
     frames: dict[str, Frame]
+
+
+def batches(n: int, batch_size: int) -> list[range]:
+    """The numbers of n prompts, batch by batch. Raises OutOfRange for a batch of none."""
+    if batch_size < 1:
+        raise OutOfRange(f"batch_size={batch_size} was given: a batch holds 1 prompt or more; the nearest is 1.")
+    return [range(start, min(start + batch_size, n)) for start in range(0, n, batch_size)]
 
 
 def make_batch(

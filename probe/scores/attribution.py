@@ -14,9 +14,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.errors import PromptError, UnsupportedModel
+from probe.errors import UnsupportedModel
 from probe.scores.entry import Entries, entering, entries
-from probe.scores.tail import Tail, check_tail, frozen_norm, tail_of
+from probe.scores.tail import Tail, check_tail, compared, frozen_norm, tail_of
 from probe.subject import Subject
 from probe.targets import Unit
 
@@ -44,12 +44,11 @@ def direct_logit_attribution(
     the values is in the heads.
     Raises UnsupportedModel for a model without logits, whose halves do not add up to its stream, or that does more than
     a final norm, an unembedding and a softcap after it; with `heads` for one whose heads have no parts in it;
-    PromptError for a unit without an answer.
+    PromptError for a unit without an answer, OutOfRange for an answer's token that the model does not have.
     """
-    for unit in units:
-        if unit.answer is None:
-            raise PromptError(f"{unit.item} asks nothing: attribution needs a right and a wrong answer.")
     tail, rows = tail_of(subject), []
+    for unit in units:
+        compared(unit, len(tail.unembedding))
     enters = entries(subject) if heads else None
     sites = _sites(subject, heads)
     reads = [[unit.answer.read_at] for unit in units if unit.answer is not None]
@@ -109,9 +108,7 @@ def _taken_apart(part: Part, stream: dict[str, Tensor], enters: Entries) -> Iter
 
 
 def _rows(unit: Unit, parts: Sequence[Part], logits: Tensor, tail: Tail, *, split: bool) -> list[dict[str, object]]:
-    answer = unit.answer
-    assert answer is not None
-    right, wrong = answer.right[0], answer.wrong[0][0]
+    right, wrong = compared(unit, len(logits))
     direction = tail.unembedding[right].double() - tail.unembedding[wrong].double()
     vectors = torch.stack([part.vector for part in parts])
     whole = vectors.sum(0)

@@ -18,7 +18,7 @@ from probe import stats
 from probe.errors import PromptError
 from probe.models.distribution import entropy
 from probe.scores.stream import check_predicts
-from probe.scores.tail import check_tail, tail_of
+from probe.scores.tail import check_tail, compared, tail_of
 from probe.subject import Subject
 from probe.targets import Positions, Unit
 
@@ -61,7 +61,8 @@ def answer_lens(subject: Subject, units: Sequence[Unit], *, batch_size: int = 8)
     units: with an `answer`; its first tokens are compared, the first wrong one where there are several. One row for
     each item and depth: item, cluster, site, layer, depth, right_rank, right_probability, wrong_rank,
     wrong_probability, difference (nats, logit of right minus wrong).
-    Raises as `lens`; PromptError for a unit without an answer.
+    Raises as `lens`; PromptError for a unit without an answer, OutOfRange for an answer's token that the model does not
+    have.
     """
     check_predicts(subject)
     for unit in units:
@@ -70,9 +71,7 @@ def answer_lens(subject: Subject, units: Sequence[Unit], *, batch_size: int = 8)
     reads = [[unit.answer.read_at] for unit in units if unit.answer is not None]
     rows = []
     for index, depths in _read(subject, [u.ids for u in units], reads, batch_size):
-        answer = units[index].answer
-        assert answer is not None
-        right, wrong = answer.right[0], answer.wrong[0][0]
+        right, wrong = compared(units[index], depths[-1][-1].shape[-1])
         for site, layer, depth, logits in depths:
             p = logits[0].softmax(-1)
             rows.append(
@@ -95,8 +94,10 @@ def answer_lens(subject: Subject, units: Sequence[Unit], *, batch_size: int = 8)
 def by_depth(found: pd.DataFrame, *, seed: int) -> pd.DataFrame:
     """`answer_lens`, summed up over items: depth, site, ahead (share of items whose right answer is ahead of its rival)
     and difference (mean, nats), each with its 95 % interval over clusters (low, high); right_rank and wrong_rank
-    (medians), right_probability and wrong_probability (means).
+    (medians), right_probability and wrong_probability (means). Raises PromptError for an empty table.
     """
+    if found.empty:
+        raise PromptError("the table has 0 rows: give `answer_lens` at least one unit with an answer.")
     rows = []
     for depth, part in found.groupby("depth", sort=True):
         clusters = part["cluster"].tolist()

@@ -113,6 +113,8 @@ def activations(
         if split(name)[1] in SQUARE_SITES:
             raise OutOfRange(f"{name} has as many keys as a prompt has tokens, so no fixed width; probe z instead.")
     chosen = check_indices("layer", layers, subject.n_layers)
+    if not chosen:
+        raise OutOfRange(f"layers={layers} names none: allowed are 0 to {subject.n_layers - 1}, and None for all.")
     wanted = [Site(n) for n in names if n in WHOLE_SITES]
     wanted += [Site("resid_pre", chosen[0])] if "resid_pre" in names else []
     wanted += [Site(n, layer) for layer in chosen for n in names if n not in (*WHOLE_SITES, "resid_pre")]

@@ -22,7 +22,7 @@ from probe.data import attractors, coreference, language
 from probe.data.language.brackets import BEGIN, END, INSIDE, KINDS
 from probe.data.language.parts import spans_of
 from probe.data.texts import Dataset, Labelled, Span
-from probe.errors import DataError, SpanError
+from probe.errors import DataError, OutOfRange, SpanError
 from probe.scores import placement
 from probe.subject import Subject
 from probe.targets import Positions
@@ -36,6 +36,9 @@ class Property:
     """What is to be read off, and where. name: what it is. prompts: token ids. places: (prompt, position). labels: one
     for each place, a class's name, or a number for a regression. groups: of each place; a group is trained on or tested
     as a whole. words: the word at each place, its type for control labels.
+
+    Raises DataError for no places, or other than one label, group and word for each; OutOfRange for a place that is not
+    in its prompt.
     """
 
     name: str
@@ -44,6 +47,20 @@ class Property:
     labels: tuple[str, ...] | tuple[float, ...]
     groups: tuple[str, ...]
     words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.places:
+            raise DataError(f"{self.name} has 0 places: a property needs at least one.")
+        for what, given in (("labels", self.labels), ("groups", self.groups), ("words", self.words)):
+            if len(given) != len(self.places):
+                raise DataError(
+                    f"{self.name} has {len(given)} {what} for {len(self.places)} places: give one for each."
+                )
+        for prompt, position in self.places:
+            if not 0 <= prompt < len(self.prompts):
+                raise OutOfRange.of(f"prompt of {self.name}", prompt, len(self.prompts))
+            if not 0 <= position < len(self.prompts[prompt]):
+                raise OutOfRange.of(f"position of {self.name} in prompt {prompt}:", position, len(self.prompts[prompt]))
 
     def __repr__(self) -> str:
         """What it is, not its thousands of places."""
@@ -69,7 +86,7 @@ def properties(subject: Subject, *, items: int = 8, places: int = 1500, seed: in
     """Every property above, in that order, position first as a number and then in eighths.
 
     items: of each template, 4 or 8. places: at most so many of each property. seed: draws the random
-    texts, and the synthetic language's.
+    texts, and the synthetic language's. Raises DataError, OutOfRange.
     """
     words = random_words(subject, n=max(10, places // 40), seed=seed)
     synthetic = subject.language == "synthetic"
@@ -92,8 +109,11 @@ def placed(subject: Subject, name: str, found: Iterable[Place], *, at_most: int,
     """A property on a subject's tokens. A place is the last token of its word; one whose word has no tokens of its own
     is left out. What follows the last place of a text is cut off where the model cannot look ahead.
 
-    at_most: places kept, those of texts drawn at random where there are more. Raises DataError if none is left.
+    at_most: places kept, those of texts drawn at random where there are more. Raises DataError if none is left,
+    OutOfRange for `at_most` below 1.
     """
+    if at_most < 1:
+        raise OutOfRange(f"at most {at_most} places of {name} were asked for: allowed are 1 or more; the nearest is 1.")
     by_text: dict[str, list[Place]] = {}
     for place in found:
         by_text.setdefault(place.text, []).append(place)

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from probe.errors import UnsupportedModel
+from probe.errors import OutOfRange, PromptError, UnsupportedModel
 from probe.models.gpt import GPT
 from probe.subject import Subject
+from probe.targets import Unit
 
 WATCHED = [[1, 1]]  # the prompt that a model is watched on
 ROUNDING = 1e-3  # of the largest logit: how far what the tail says may be from the model's own logits
@@ -130,6 +131,21 @@ def check_tail(subject: Subject, tail: Tail, stream: Tensor, own: Tensor) -> Non
             f"{subject.name} does more than {between} after its last block, so parts of its stream are no parts of its "
             "logits and no lens reads what it would say. Take a decoder, such as smollm2."
         )
+
+
+def compared(unit: Unit, vocabulary: int) -> tuple[int, int]:
+    """The first tokens of a unit's right answer and of its first wrong one. vocabulary: how many tokens have a logit.
+
+    Raises PromptError for a unit without both, OutOfRange for a token that has no logit.
+    """
+    answer = unit.answer
+    if answer is None or not answer.right or not answer.wrong or not answer.wrong[0]:
+        raise PromptError(f"{unit.item} asks nothing: it needs a right and a wrong answer.")
+    right, wrong = answer.right[0], answer.wrong[0][0]
+    for side, token in (("right", right), ("wrong", wrong)):
+        if not 0 <= token < vocabulary:
+            raise OutOfRange.of(f"the {side} answer of {unit.item}, token", token, vocabulary)
+    return right, wrong
 
 
 def _bent(model: Any, raw: Tensor, said: Tensor) -> tuple[float, float | None]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probe import stats
 from probe.capture.residual import head_writes
-from probe.errors import PromptError, UnsupportedModel
+from probe.errors import OutOfRange, PromptError, UnsupportedModel
 from probe.models.distribution import entropy
 from probe.scores.continuations import token_text
 from probe.scores.entry import entering, entries
@@ -45,6 +45,8 @@ def copying(subject: Subject, texts: Sequence[str], *, seed: int = 0) -> pd.Data
     the stream, PromptError.
     """
     subject.anatomy.check_even()
+    if isinstance(texts, str):
+        raise PromptError(f"one text was given, {texts[:40]!r}: copying takes a list of texts; put it into one.")
     prompts = [subject.encode(text) for text in texts]
     if not prompts:
         raise PromptError("no prompts were given; give at least one text.")
@@ -125,7 +127,13 @@ def top_tokens(
     would leave in play by itself). Raises UnsupportedModel for models without logits or whose heads have no parts in
     the stream, OutOfRange, PromptError.
     """
+    if not heads:
+        raise OutOfRange("heads=[] names none: give at least one (layer, head).")
     tail, enters, prompt = tail_of(subject), entries(subject), subject.encode(text)
+    if not 1 <= k <= len(tail.unembedding):
+        raise OutOfRange(
+            f"k={k} tokens were asked for: allowed are 1 to {len(tail.unembedding)}, the whole vocabulary."
+        )
     (row,) = check_indices("position", position, len(prompt))
     run = subject.run(text, ["result", "attn_out", "pattern", "resid_post"], rows=[row])
     frozen = frozen_norm(tail.norm, run["resid_post", subject.anatomy.layers[-1]][0, 0].double())

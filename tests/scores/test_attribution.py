@@ -9,7 +9,7 @@ import transformers
 
 import probe
 from probe.data import language
-from probe.errors import PromptError, UnsupportedModel
+from probe.errors import OutOfRange, PromptError, UnsupportedModel
 from probe.models.config import Config
 from probe.models.gpt import GPT
 from probe.models.tokenizer import word_tokenizer
@@ -307,3 +307,13 @@ def test_what_cannot_be_attributed_is_refused(minilm: Subject, tiny: Subject) ->
         direct_logit_attribution(minilm, asked())
     with pytest.raises(PromptError, match="item-x asks nothing"):
         direct_logit_attribution(tiny, [Unit("item-x", "c", (1, 5, 6), ())])
+    for answer, message in (
+        (Answer(2, (9999,), ((7,),)), r"right answer of item-x, token 9999 does not exist: allowed are 0 to 345"),
+        (Answer(2, (4,), ((-1,),)), r"wrong answer of item-x, token -1 does not exist: .* nearest is 0"),
+    ):
+        with pytest.raises(OutOfRange, match=message):
+            direct_logit_attribution(tiny, [Unit("item-x", "c", (1, 5, 6), (), answer=answer)])
+    with pytest.raises(PromptError, match="item-x asks nothing"):
+        direct_logit_attribution(tiny, [Unit("item-x", "c", (1, 5, 6), (), answer=Answer(2, (4,), ()))])
+    with pytest.raises(OutOfRange, match="batch_size=0 was given: a batch holds 1 prompt or more"):
+        direct_logit_attribution(tiny, asked(), batch_size=0)

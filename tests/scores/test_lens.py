@@ -9,7 +9,7 @@ import transformers
 
 import probe
 from probe.data import language
-from probe.errors import PromptError, UnsupportedModel
+from probe.errors import OutOfRange, PromptError, UnsupportedModel
 from probe.models.tokenizer import word_tokenizer
 from probe.scores.components import questions
 from probe.scores.lens import ahead_from, answer_lens, by_depth, lens, sides
@@ -104,3 +104,7 @@ def test_what_no_lens_can_read_is_refused(minilm: Subject, tiny: Subject) -> Non
         lens(minilm, TEXT)
     with pytest.raises(PromptError, match="a asks nothing: the lens needs"):
         answer_lens(tiny, [Unit("a", "a", (1, 5, 6), ())])
+    with pytest.raises(OutOfRange, match="right answer of a, token 9999 does not exist: allowed are 0 to 345"):
+        answer_lens(tiny, [Unit("a", "a", (1, 5, 6), (), answer=Answer(2, (9999,), ((7,),)))])
+    with pytest.raises(PromptError, match="the table has 0 rows"):
+        by_depth(answer_lens(tiny, []), seed=0)

@@ -215,7 +215,7 @@ def read(name: str, embedding: float, random: float) -> pd.DataFrame:
     ("name", "kind", "embedding", "random", "start"),
     [
         ("depth", "nothing", 0.15, 0.15, 1.0),
-        ("depth", "nothing", 0.6, 0.15, 3.0),
+        ("depth", "nothing", 0.53, 0.15, 3.0),  # 0.55 with an interval from 0.5
         ("depth", "nothing", 0.15, 0.6, 3.0),
         ("depth", "place", 0.15, 0.15, 3.0),
         ("position, eighths", "place", 0.15, 0.15, 1.0),
@@ -260,3 +260,23 @@ def test_what_cannot_be_probed_is_refused(tiny: Subject) -> None:
         read_off(tiny, prop, kind="logit")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="number has 1 group"):
         read_off(tiny, replace(prop, groups=("one",) * len(prop.places)), "resid_post", layers=0)
+    with pytest.raises(OutOfRange, match=r"layers=\[\] names none: allowed are 0 to 3"):
+        read_off(tiny, prop, layers=[])
+    with pytest.raises(OutOfRange, match="at most 0 places of position were asked for: allowed are 1 or more"):
+        properties(tiny, items=4, places=0)
+
+
+def test_a_property_that_does_not_fit_its_prompts_is_refused() -> None:
+    prop = told("depth", "nothing")
+    with pytest.raises(DataError, match="depth has 0 places"):
+        replace(prop, places=(), labels=(), groups=(), words=())
+    for what in ("labels", "groups", "words"):
+        with pytest.raises(DataError, match=f"depth has 5 {what} for 100 places: give one for each"):
+            replace(prop, **{what: ("a",) * 5})
+    for place, message in (
+        ((0, 10), "position of depth in prompt 0: 10 does not exist: allowed are 0 to 9"),
+        ((0, -1), "position of depth in prompt 0: -1 does not exist: .* nearest is 0"),
+        ((1, 0), "prompt of depth 1 does not exist: allowed are 0 to 0"),
+    ):
+        with pytest.raises(OutOfRange, match=message):
+            replace(prop, places=(place, *prop.places[1:]))

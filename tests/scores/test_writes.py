@@ -8,7 +8,7 @@ import torch
 
 import probe
 from probe.data import language
-from probe.errors import PromptError
+from probe.errors import OutOfRange, PromptError
 from probe.models import planted
 from probe.models.tokenizer import word_tokenizer
 from probe.scores.writes import copying, top_tokens
@@ -99,3 +99,14 @@ def test_what_heads_write_adds_up_to_the_logits(tiny: Subject) -> None:
 def test_no_texts_are_refused(tiny: Subject) -> None:
     with pytest.raises(PromptError, match="no prompts were given"):
         copying(tiny, [])
+    with pytest.raises(PromptError, match="one text was given, 'ruby coal': copying takes a list"):
+        copying(tiny, "ruby coal")
+
+
+def test_heads_and_tokens_that_are_not_there_are_refused(tiny: Subject) -> None:
+    for k in (0, -1, 347):
+        with pytest.raises(OutOfRange, match=f"k={k} tokens were asked for: allowed are 1 to 346"):
+            top_tokens(tiny, TEXT, [(0, 0)], k=k)
+    assert len(top_tokens(tiny, TEXT, [(0, 0)], k=346)) == 346
+    with pytest.raises(OutOfRange, match="names none: give at least one"):
+        top_tokens(tiny, TEXT, [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from probe.models.config import Config
 from probe.models.gpt import GPT
 from probe.models.tokenizer import word_tokenizer
 from probe.scores.attribution import direct_logit_attribution
-from probe.scores.tail import frozen_norm
+from probe.scores.tail import check_tail, frozen_norm, tail_of
 from probe.subject import Subject
 from probe.targets import Answer, Unit
 
@@ -272,6 +274,18 @@ def test_logits_that_a_run_bends_are_refused(heads: bool) -> None:
 def test_half_precision_is_not_taken_for_more_than_a_norm() -> None:
     table = direct_logit_attribution(probe.load(drawn("gpt2").to(torch.bfloat16), TOKENIZER), asked())
     assert (table["residue"].abs() <= 0.05 * table["difference"].abs().max()).all()
+
+
+@pytest.mark.parametrize(("dtype", "passes"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_one_step_of_rounding_is_allowed_for_what_the_weights_can_hold(dtype: torch.dtype, passes: bool) -> None:
+    subject = probe.load(drawn("gpt2").to(dtype), TOKENIZER)
+    tail, stream = tail_of(subject), torch.randn(3, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    own = tail.logits(stream)
+    check_tail(subject, tail, stream, own)
+    with contextlib.nullcontext() if passes else pytest.raises(UnsupportedModel, match="does more than"):
+        check_tail(subject, tail, stream, own.double() * (1 + 2**-8))
+    with pytest.raises(UnsupportedModel, match="does more than"):
+        check_tail(subject, tail, stream, own.double() * 1.1)
 
 
 def test_the_parts_of_a_pretrained_model_add_up(smollm2: Subject) -> None:

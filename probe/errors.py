@@ -51,6 +51,12 @@ class OutOfRange(ProbeError):
         nearest = min(max(given, 0), size - 1)
         return cls(f"{kind} {given} does not exist: allowed are 0 to {size - 1}; the nearest is {nearest}.")
 
+    @classmethod
+    def check_count(cls, kind: str, given: int) -> None:
+        """Raises OutOfRange for a number of things that is not one or more."""
+        if given < 1:
+            raise cls(f"{kind}={given} was given: allowed is 1 or more; the nearest is 1.")
+
 
 class PromptError(ProbeError):
     """A prompt that cannot be read."""

@@ -17,7 +17,7 @@ import pandas as pd
 from probe import stats
 from probe.causal.screen import screen
 from probe.causal.sweep import Array, Head, all_heads, sweep
-from probe.errors import ProbeError
+from probe.errors import OutOfRange, ProbeError
 from probe.scores.attribution import direct_logit_attribution
 from probe.scores.evidence import FEWEST_CLUSTERS
 from probe.subject import Subject
@@ -38,8 +38,9 @@ def direct_and_total(
     logit(wrong), less the same on the pair's prompt) and total (logit difference lost when its z is patched from
     there), each with its 95 % interval over clusters (direct_low, ...), signs ("same sign", "other sign", or "open"
     where an interval holds 0), n_units. The largest total first. Raises ProbeError for fewer than four clusters with a
-    pair; as `direct_logit_attribution` and `sweep`.
+    pair, OutOfRange for `most` below 1; as `direct_logit_attribution` and `sweep`.
     """
+    OutOfRange.check_count("most", most)
     paired = [u for u in units if u.answer is not None and u.swapped is not None]
     clusters = sorted({u.cluster for u in paired})
     if len(clusters) < FEWEST_CLUSTERS:
@@ -67,9 +68,11 @@ def direct_and_total(
 
 def direct_effects(subject: Subject, units: Sequence[Unit]) -> Array:
     """(layer, head, unit): what each head writes of the logit difference, less what it writes on the minimal pair's
-    prompt; nats.
+    prompt; nats. Raises ProbeError where a unit has no aligned minimal pair.
     """
     pairs = [replace(u, ids=u.swapped) for u in units if u.swapped is not None]
+    if not pairs or len(pairs) < len(units):
+        raise ProbeError(f"{len(pairs)} of {len(units)} units have an aligned minimal pair; all need one.")
     return _written(subject, units) - _written(subject, pairs)
 
 

@@ -11,7 +11,7 @@ from probe import stats
 from probe.capture import edits
 from probe.capture.edit import Edit
 from probe.data.texts import Dataset, Labelled
-from probe.errors import PromptError
+from probe.errors import OutOfRange, PromptError
 from probe.scores.attribution import direct_logit_attribution
 from probe.subject import Subject
 from probe.targets import Unit
@@ -22,8 +22,9 @@ ABLATED = {"nothing": (), "all attention": ("attn_out",), "all MLPs": ("mlp_out"
 def questions(subject: Subject, dataset: Dataset, at_most: int) -> tuple[list[Unit], list[str]]:
     """The units of a dataset that ask something, spread evenly over it, and each one's text up to the answer.
 
-    Raises PromptError if there is none.
+    Raises PromptError if there is none, OutOfRange for `at_most` below 1.
     """
+    OutOfRange.check_count("at_most", at_most)
     texts = {i.item: i for i in dataset.items if isinstance(i, Labelled)}
     units = [u for u in subject.bind(dataset).units if u.answer is not None and texts[u.item].question is not None]
     if not units:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from probe.errors import OutOfRange
 from probe.scores.probes import Array, activations, baselines, read_features
 from probe.scores.properties import Property
 from probe.sites import Site
@@ -18,7 +19,8 @@ MOST = 0.9  # of what is gained over the best baseline
 
 
 def spread(subject: Subject, at_most: int) -> list[int]:
-    """At most so many layers, spread evenly over the model, its first and last among them."""
+    """At most so many layers, spread evenly over the model, first and last among them. Raises OutOfRange below 1."""
+    OutOfRange.check_count("at_most", at_most)
     n = subject.n_layers
     return sorted({int(layer) for layer in np.linspace(0, n - 1, min(at_most, n)).round()})
 
@@ -34,7 +36,11 @@ def beside_random(subject: Subject, measure: Callable[[Subject], pd.DataFrame], 
 def probed(
     subject: Subject, props: Sequence[Property], *, layers: Sequence[int] | None = None, seed: int = 0
 ) -> pd.DataFrame:
-    """`probes.read_off` of the stream for every property, on the subject and on a copy with random weights."""
+    """`probes.read_off` of the stream for every property, on the subject and on a copy with random weights. Raises
+    OutOfRange without a property.
+    """
+    if not props:
+        raise OutOfRange("props=[] names none: give at least one property (probe.scores.properties).")
 
     def every(model: Subject) -> pd.DataFrame:
         held: dict[tuple[object, object], dict[Site, Array]] = {}  # several properties have the same places

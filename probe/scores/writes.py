@@ -129,6 +129,8 @@ def top_tokens(
     """
     if not heads:
         raise OutOfRange("heads=[] names none: give at least one (layer, head).")
+    if not all(isinstance(head, Sequence) and len(head) == 2 for head in heads):
+        raise OutOfRange(f"heads={heads!r}: give (layer, head) for each, such as [(0, 1)].")
     tail, enters, prompt = tail_of(subject), entries(subject), subject.encode(text)
     if not 1 <= k <= len(tail.unembedding):
         raise OutOfRange(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import probe
@@ -9,7 +11,7 @@ from probe.causal.direct import OPEN, OTHER, SAME, _signs, direct_and_total, dir
 from probe.causal.sweep import sweep
 from probe.causal.written import one_pair_each, written_answers
 from probe.data import language
-from probe.errors import ProbeError
+from probe.errors import OutOfRange, ProbeError
 from probe.models import planted
 from probe.subject import Subject
 
@@ -82,3 +84,16 @@ def test_too_few_clusters_are_refused(tiny: Subject) -> None:
     units = one_pair_each(tiny, language.agreement(per_frame=4), 3)
     with pytest.raises(ProbeError, match="3 clusters have aligned minimal pairs"):
         direct_and_total(tiny, units)
+
+
+def test_counts_below_one_and_units_without_a_pair_are_refused(tiny: Subject) -> None:
+    dataset = language.dataset("agreement", 0, 4)
+    units = one_pair_each(tiny, dataset, 6)
+    with pytest.raises(OutOfRange, match="most=0 was given: allowed is 1 or more; the nearest is 1"):
+        direct_and_total(tiny, units, most=0, quiet=True)
+    with pytest.raises(ProbeError, match="1 of 2 units have an aligned minimal pair; all need one"):
+        direct_effects(tiny, [units[0], replace(units[1], swapped=None)])
+    with pytest.raises(ProbeError, match="0 of 0 units"):
+        direct_effects(tiny, [])
+    with pytest.raises(OutOfRange, match="at_most=0 was given"):
+        written_answers(tiny, {"agreement": dataset}, items=0, clusters=6, heads=1)

@@ -250,6 +250,10 @@ def test_the_summary_says_from_where_on(planted: Subject, words: list[str]) -> N
 def test_layers_are_spread_over_the_model(smollm2: Subject, tiny: Subject) -> None:
     assert spread(smollm2, 4) == [0, 10, 19, 29]
     assert spread(tiny, 9) == [0, 1, 2, 3]
+    with pytest.raises(OutOfRange, match="at_most=-1 was given"):
+        spread(tiny, -1)
+    with pytest.raises(OutOfRange, match="names none: give at least one property"):
+        probed(tiny, [])
 
 
 def test_what_cannot_be_probed_is_refused(tiny: Subject) -> None:

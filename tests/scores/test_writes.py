@@ -110,3 +110,8 @@ def test_heads_and_tokens_that_are_not_there_are_refused(tiny: Subject) -> None:
     assert len(top_tokens(tiny, TEXT, [(0, 0)], k=346)) == 346
     with pytest.raises(OutOfRange, match="names none: give at least one"):
         top_tokens(tiny, TEXT, [])
+
+
+def test_a_bare_pair_is_no_list_of_heads(tiny: Subject) -> None:
+    with pytest.raises(OutOfRange, match=r"heads=\(0, 1\): give \(layer, head\) for each, such as \[\(0, 1\)\]"):
+        top_tokens(tiny, "Anna thanked Ben .", (0, 1))  # type: ignore[arg-type]

@@ -89,30 +89,15 @@ def tasks(subject: Subject, seed: int) -> dict[str, Dataset]:
 
 
 def answer(subject: Subject, table: pd.DataFrame, wrote: Written | None) -> str:
-    """The question's answer in one sentence."""
+    """The question's answer in one or a few sentences."""
+    from probe.scores.readable import in_words
 
-    def told(row: pd.Series) -> str:
-        best = f"best {row['best']:.2f} [{row['low']:.2f}, {row['high']:.2f}] after {row['at']}"
-        if row["from"] == row["from"]:  # not NaN
-            return f"{row['property']} from {row['from']:.0f} on ({best})"
-        where = f"{row['above']} of {row['depths']} depths" if row["above"] else "no depth"
-        return f"{row['property']} at {where} ({best})"
-
-    shown = table[table["property"] != "position"]
+    read = "; ".join(in_words(row) for _, row in table[table["property"] != "position"].iterrows())
     text = (
         f"In {subject.name}, more can be read off the stream than words, places and random weights tell, by blocks "
-        f"passed (of {subject.n_layers}): {'; '.join(told(row) for _, row in shown.iterrows())}"
+        f"passed (of {subject.n_layers}): {read}."
     )
-    if wrote is None:
-        return f"{text}."
-    most = wrote.parts.loc[wrote.parts.groupby("task", sort=False)["value"].idxmax()]
-    parts = ", ".join(f"{row['part']} for {row['task']} ({row['share']:.0%})" for _, row in most.iterrows())
-    known = wrote.signs["signs"].value_counts()
-    same, other = int(known.get("same sign", 0)), int(known.get("other sign", 0))
-    return (
-        f"{text}. The part that writes most of the answer, and its share: {parts}. Of {same + other} heads and tasks "
-        f"with both effects clear of zero, {same} write into the answer with the sign of their causal effect."
-    )
+    return text if wrote is None else f"{text} {wrote.in_words()}"
 
 
 def read_section(found: pd.DataFrame, table: pd.DataFrame) -> probe.Section:
@@ -215,12 +200,7 @@ def lens_section(wrote: Written) -> probe.Section:
             ),
             probe.Table("lens", wrote.lens, "Every depth.", shown=False),
             lines(
-                "lens_difference",
-                "lens",
-                "difference",
-                "Logit difference, nats; 95 % intervals.",
-                x="depth",
-                panel="task",
+                "lens_difference", "lens", "difference", "Logit difference; 95 % intervals.", x="depth", panel="task"
             ),
             probe.Table("lens_sides", sides(wrote.lens), "Both answers, by depth.", shown=False),
             lines(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from probe.causal.direct import direct_and_total
+from probe.causal.direct import OTHER, SAME, direct_and_total
 from probe.data.texts import Dataset
 from probe.errors import ProbeError
 from probe.scores.components import questions, written_apart
@@ -30,6 +30,17 @@ class Written(NamedTuple):
     signs: pd.DataFrame
     prompts: dict[str, str]
     unpaired: tuple[str, ...] = ()
+
+    def in_words(self) -> str:
+        """Which part writes most of each answer, and whether heads write with the sign of their causal effect."""
+        most = self.parts.loc[self.parts.groupby("task", sort=False)["value"].idxmax()]
+        parts = ", ".join(f"{row['part']} for {row['task']} ({row['share']:.0%})" for _, row in most.iterrows())
+        known = self.signs["signs"].value_counts()
+        same, other = int(known.get(SAME, 0)), int(known.get(OTHER, 0))
+        return (
+            f"The part that writes most of the answer, and its share: {parts}. Of {same + other} heads and tasks with "
+            f"both effects clear of zero, {same} write into the answer with the sign of their causal effect."
+        )
 
 
 def written_answers(

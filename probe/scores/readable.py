@@ -98,3 +98,12 @@ def summary(found: pd.DataFrame, props: Sequence[Property], *, seed: int = 0) ->
             }
         )
     return pd.DataFrame(rows).rename(columns={"score": "best"})
+
+
+def in_words(row: pd.Series) -> str:
+    """From where on a property can be read, of a row of `summary`: "on" only where it stays readable to the end."""
+    best = f"best {row['best']:.2f} [{row['low']:.2f}, {row['high']:.2f}] after {row['at']}"
+    if row["from"] == row["from"]:  # not NaN
+        return f"{row['property']} from {row['from']:.0f} on ({best})"
+    where = f"{row['above']} of {row['depths']} depths" if row["above"] else "no depth"
+    return f"{row['property']} at {where} ({best})"

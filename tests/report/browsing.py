@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,16 @@ class Visit:
 
     page: Any
     wrong: list[str] = field(default_factory=list)
+
+
+def until(page: Any, expression: str, arg: Any = None, seconds: float = 30) -> None:
+    """Wait until an expression holds in a page or frame. Asked from outside, again and again: Playwright's own
+    `wait_for_function` evaluates text inside the page when it does not hold at once, which the page's policy forbids.
+    """
+    ends = time.monotonic() + seconds
+    while not page.evaluate(expression, arg):
+        assert time.monotonic() < ends, f"{expression} does not hold after {seconds} s"
+        page.wait_for_timeout(20)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from probe.report import card, write_index, write_report
 from probe.report.folder import read_results
 from probe.runner.findings import Findings, Listing, Plot, Section, Table
 from probe.runner.results import Example
-from tests.report.browsing import Visit, in_chromium
+from tests.report.browsing import Visit, in_chromium, until
 from tests.report.test_report_causal import GATE, table, with_leg
 
 Make = Callable[..., Path]
@@ -25,7 +25,7 @@ pytestmark = in_chromium
 
 def settled(page: Any) -> None:
     """Wait until the attention is decoded: the first token's title follows the head."""
-    page.wait_for_function("document.documentElement.classList.contains('js')")
+    until(page, "document.documentElement.classList.contains('js')")
     page.wait_for_timeout(60)
 
 
@@ -88,9 +88,9 @@ def test_back_and_a_shared_link_restore_the_state(big: Path, visit: Callable[...
     assert page.evaluate("location.hash") == "#head=3.3&phenomenon=previous%20token&metric=mass"
     page.go_back()
     page.go_back()
-    page.wait_for_function("document.getElementById('head-title').textContent === 'Head 7.2'")
+    until(page, "document.getElementById('head-title').textContent === 'Head 7.2'")
     page.goto((big / "report.html").as_uri() + "#head=99.99&phenomenon=nothing&metric=none")
-    page.wait_for_function("document.getElementById('head-title').textContent === 'Head 2.1'")
+    until(page, "document.getElementById('head-title').textContent === 'Head 2.1'")
 
 
 def test_headline_links_lead_to_the_prompts_of_their_head(big: Path, visit: Callable[..., Visit]) -> None:
@@ -248,7 +248,7 @@ def test_findings_need_no_script_and_show_every_part(found: Path, visit: Callabl
 
 def test_figures_of_findings_are_whole_and_in_the_order_of_the_page(found: Path, visit: Callable[..., Visit]) -> None:
     page = visit(found / "report.html").page
-    page.wait_for_function("[...document.images].every(i => i.complete)")
+    until(page, "[...document.images].every(i => i.complete)")
     sizes = page.evaluate("[...document.images].map(i => i.naturalWidth)")
     assert sizes == [1200] * 4
     assert "Loss falls" in page.locator("figure").first.locator("figcaption").text_content()
@@ -300,7 +300,7 @@ def test_boxes_that_scroll_are_reached_by_keyboard(found: Path, visit: Callable[
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.querySelector('img') !== null")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.activeElement.scrollLeft > 0")
+    until(page, "document.activeElement.scrollLeft > 0")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineWidth") == "3px"
 
 
@@ -341,7 +341,7 @@ def test_hostile_text_in_findings_is_text(make_findings: Make, tmp_path: Path, v
 
 def test_the_index_shows_the_maps_of_its_reports(big: Path, visit: Callable[..., Visit]) -> None:
     page = visit(write_index(big.parent.parent)).page
-    page.wait_for_function("document.images[0].complete")
+    until(page, "document.images[0].complete")
     assert page.evaluate("document.images[0].naturalWidth") == 1200
     page.locator("article a").click()
     assert page.locator("h1").text_content() == "Which heads look from a pronoun to its antecedent?"

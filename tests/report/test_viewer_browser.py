@@ -15,7 +15,7 @@ from probe.models import planted
 from probe.report.gather import Gathered, Layer, Prompt, gather
 from probe.report.viewer import About, render
 from probe.subject import Subject
-from tests.report.browsing import Visit, in_chromium
+from tests.report.browsing import Visit, in_chromium, until
 from tests.report.conftest import HOSTILE
 from tests.report.test_viewer import prompt, rows
 
@@ -46,7 +46,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shown(page: Any, fragment: str = "") -> None:
     """Wait until what the fragment asks for is drawn."""
-    page.wait_for_function("part => (document.documentElement.dataset.shown || '').includes(part)", arg=fragment)
+    until(page, "part => (document.documentElement.dataset.shown || '').includes(part)", arg=fragment)
 
 
 def titles(page: Any, text: int = 0) -> np.ndarray:
@@ -233,14 +233,14 @@ def test_two_views_in_one_notebook_both_draw(tmp_path: Path, visit: Open, tiny: 
     page = visit(tmp_path / "notebook.html").page
     for number, text in enumerate(texts):
         frame = page.frames[1 + number]
-        frame.wait_for_function("document.documentElement.dataset.shown")
+        until(frame, "document.documentElement.dataset.shown")
         assert frame.locator(".strips").text_content().split() == ["<bos>", *text.split()]
         assert frame.locator(".plane canvas").evaluate("c => c.width") == 1 + len(text.split())
         frame.locator(".thumb").nth(5).click()
-        frame.wait_for_function("document.getElementById('head-title').textContent === 'Head 1.1'")
+        until(frame, "document.getElementById('head-title').textContent === 'Head 1.1'")
         frame.locator("summary", has_text="spread their attention").click()
         frame.locator("table a", has_text="3.0").click()
-        frame.wait_for_function("document.getElementById('head-title').textContent === 'Head 3.0'")
+        until(frame, "document.getElementById('head-title').textContent === 'Head 3.0'")
 
 
 def test_the_planted_head_is_the_first_that_looks_from_pronoun_to_antecedent(tmp_path: Path, visit: Open) -> None:

@@ -171,9 +171,9 @@ def long_prompts(subject: Subject, lengths: tuple[int, ...], seed: int) -> tuple
 
     import pandas as pd
 
-    from probe.causal.fetching import highest
     from probe.causal.lookups import chat, lookups, one_token
     from probe.causal.retrieval import forced
+    from probe.causal.sweep import highest
     from probe.cost.memory import peak_mb
 
     rows, timing = [], []

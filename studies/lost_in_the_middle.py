@@ -98,11 +98,10 @@ def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 
 
 def watch(subject: Subject, profile: str, seed: int) -> Watched:
     """Attention to the value asked for, among five facts: which heads, and does it go with right answers?"""
-    import numpy as np
-
     from probe.causal import by_index
     from probe.causal.controls import knock_out_group, output_norms
     from probe.causal.lookups import facts
+    from probe.causal.sweep import highest
     from probe.scores.measure import measure
 
     asked = facts(subject, 5, lists=HEADS_LISTS[profile], seed=seed + 1)
@@ -112,8 +111,7 @@ def watch(subject: Subject, profile: str, seed: int) -> Watched:
     names = sorted(set(found["list"]))
     held = found["list"].isin(names[1::2]).to_numpy()
     first = mass[..., ~held].mean(-1)
-    order = np.argsort(-first.ravel(), kind="stable")[:KNOCKED]
-    chosen = [(int(i) // subject.n_heads, int(i) % subject.n_heads) for i in order]
+    chosen = highest(first, KNOCKED)
     units = [u for u, h in zip(targets.units, held, strict=True) if h]
     norms = output_norms(subject, units)
     n_groups, n_questions = GROUPS[profile]

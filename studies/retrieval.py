@@ -106,9 +106,9 @@ def watch(subject: Subject, sets: dict[int, Dataset], profile: str, seed: int) -
     import pandas as pd
 
     from probe.causal import by_index
-    from probe.causal.fetching import highest
     from probe.causal.lookups import facts, lookups
     from probe.causal.retrieval import forced, generated
+    from probe.causal.sweep import highest
 
     asked = [one for dataset in sets.values() for one in lookups(subject, dataset)]
     everyone = {
@@ -154,7 +154,7 @@ def answer(subject: Subject, seen: Seen, masks: list[tuple[str, Masked]]) -> str
     """The question's answer in one sentence, with its numbers."""
     import numpy as np
 
-    from probe.causal.fetching import highest
+    from probe.causal.sweep import highest
 
     if (reason := seen.own.untestable()) is not None:
         return f"Untestable in {subject.name}: {reason}."

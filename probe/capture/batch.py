@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -39,6 +39,26 @@ def batches(n: int, batch_size: int) -> list[range]:
     if batch_size < 1:
         raise OutOfRange(f"batch_size={batch_size} was given: a batch holds 1 prompt or more; the nearest is 1.")
     return [range(start, min(start + batch_size, n)) for start in range(0, n, batch_size)]
+
+
+TOKENS_PER_BATCH = 2048
+
+
+def alike(lengths: Sequence[int], most_tokens: int = TOKENS_PER_BATCH) -> Iterator[list[int]]:
+    """The numbers of prompts of like length, shortest first, in batches of at most so many tokens, padding included."""
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        if batch and (len(batch) + 1) * lengths[i] > most_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def copies(n: int, length: int) -> list[range]:
+    """The numbers of n prompts of one length, in batches of about `TOKENS_PER_BATCH` tokens."""
+    return batches(n, max(1, TOKENS_PER_BATCH // length))
 
 
 def make_batch(

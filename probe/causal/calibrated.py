@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from probe.capture.batch import copies
 from probe.causal.lookups import Lookup
 from probe.causal.sweep import Heads
 from probe.data.plain import PLAIN
 from probe.errors import DataError
 from probe.subject import Subject
 from probe.targets import Positions
-
-TOKENS_PER_BATCH = 2048
 
 Array = npt.NDArray[np.float64]
 
@@ -90,7 +89,7 @@ def _weights(subject: Subject, prompts: Sequence[Positions], documents: Sequence
     length = len(prompts[0])
     found = np.empty((subject.n_layers, subject.n_heads, len(prompts), len(documents)))
     rows = [[length - 1]] * len(prompts)
-    size = max(1, TOKENS_PER_BATCH // length)
+    size = len(copies(len(prompts), length)[0])
     for batch, seen in subject.captured(prompts, ["pattern"], rows=rows, batch_size=size):
         for layer in range(subject.n_layers):
             pattern = seen["pattern", layer][:, :, 0].double().cpu().numpy()  # (prompt, head, key)

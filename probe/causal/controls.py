@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probe import data
+from probe.capture.batch import copies
 from probe.capture.edit import Edit, Where
-from probe.causal.readout import ask, asked
+from probe.causal.readout import Asked, Asking, ask, asked
 from probe.causal.sweep import Array, Head, Heads, all_heads, mean_z
 from probe.subject import Subject
 from probe.targets import Positions, Unit
@@ -126,16 +127,25 @@ def _losses(subject: Subject, units: Sequence[Unit], groups: Sequence[Heads]) ->
     """Nats of the answer that each group of heads costs when its z are their means, mean over units."""
     prompts = sorted(asked(subject, units, most=1), key=lambda p: len(p.ids))
     mean = mean_z(subject, [p.ids for p in prompts])
-    totals = np.zeros(len(groups) + 1)  # the first: nothing knocked out
-    rows_of = [(), *groups]
+    sets: list[Heads] = [(), *groups]  # the first: nothing knocked out
+    totals = np.zeros(len(sets))
     for prompt in prompts:
-        per_batch = max(1, 2048 // len(prompt.ids))
-        for start in range(0, len(rows_of), per_batch):
-            some = rows_of[start : start + per_batch]
-            n_times = [prompt] * len(some), [prompt.ids] * len(some)
-            totals[start : start + len(some)] += ask(subject, *n_times, edits=mean_edits(some, mean)).contrasts
+        for numbers, asking in asked_without(subject, prompt, sets, mean):
+            totals[numbers] += asking.contrasts
     n = len({p.unit for p in prompts})
     return [float((totals[0] - t) / n) for t in totals[1:]]
+
+
+def asked_without(
+    subject: Subject, prompt: Asked, sets: Sequence[Heads], mean: Tensor
+) -> Iterator[tuple[range, Asking]]:
+    """One prompt asked once with each set of heads at their mean z, in batches: the numbers of the sets, and what the
+    model answers without them. mean: of `mean_z`.
+    """
+    for numbers in copies(len(sets), len(prompt.ids)):
+        some = [sets[i] for i in numbers]
+        n_times = [prompt] * len(some), [prompt.ids] * len(some)
+        yield numbers, ask(subject, *n_times, edits=mean_edits(some, mean))
 
 
 def mean_edits(groups: Sequence[Heads], mean: Tensor) -> list[Edit]:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from probe import stats
 from probe.causal.screen import screen
-from probe.causal.sweep import Array, Head, all_heads, sweep
+from probe.causal.sweep import Array, Head, all_heads, highest, sweep
 from probe.errors import OutOfRange, ProbeError
 from probe.scores.attribution import direct_logit_attribution
 from probe.scores.evidence import FEWEST_CLUSTERS
@@ -88,10 +88,8 @@ def _chosen(subject: Subject, units: Sequence[Unit], most: int) -> dict[Head, st
         return dict.fromkeys(all_heads(subject), "all")
     chosen: dict[Head, str] = {}
     for name, values in (("writes", direct_effects(subject, units)), ("needed", screen(subject, units))):
-        means = np.abs(values.mean(-1))
-        for at in np.argsort(-means.ravel(), kind="stable")[:most]:
-            layer, head = (int(i) for i in np.unravel_index(at, means.shape))
-            chosen[layer, head] = "both" if (layer, head) in chosen else name
+        for head in highest(np.abs(values.mean(-1)), most):
+            chosen[head] = "both" if head in chosen else name
     return chosen
 
 

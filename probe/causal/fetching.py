@@ -6,13 +6,7 @@ import numpy as np
 import pandas as pd
 
 from probe.causal.retrieval import RETRIEVES, Retrieved
-from probe.causal.sweep import Array, Head
-
-
-def highest(values: Array, n: int) -> list[Head]:
-    """The n heads (layer, head) with the largest values, the first of equals first."""
-    order = np.argsort(-values.ravel(), kind="stable")[:n]
-    return [(int(i) // values.shape[1], int(i) % values.shape[1]) for i in order]
+from probe.causal.sweep import Array, Head, highest
 
 
 def variants(own: Retrieved, forced: Retrieved, absent_own: Retrieved, absent: Retrieved) -> pd.DataFrame:

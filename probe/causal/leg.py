@@ -21,7 +21,7 @@ from probe import stats
 from probe.causal.behaviour import Behaviour, behaviour
 from probe.causal.controls import Groups, knock_out_group, losses_without, matched, output_norms, unrelated
 from probe.causal.screen import screen
-from probe.causal.sweep import Array, Head, all_heads, sweep
+from probe.causal.sweep import Array, Head, all_heads, highest, sweep
 from probe.scores.evidence import ALPHA, FEWEST_CLUSTERS, MOST_PICKED, measurement_half
 from probe.subject import Subject
 from probe.targets import Targets, Unit
@@ -137,9 +137,7 @@ def _screened(subject: Subject, units: Sequence[Unit], test: Mask, full: bool, q
 
 def _best(first: Array, most: int) -> list[Head]:
     """The heads with the largest effect, at most so many, all above zero."""
-    order = np.argsort(-first.ravel(), kind="stable")[:most]
-    found = [np.unravel_index(i, first.shape) for i in order if first.ravel()[i] > 1e-6]
-    return [(int(layer), int(head)) for layer, head in found]
+    return [head for head in highest(first, most) if first[head] > 1e-6]
 
 
 def _heads(table: pd.DataFrame) -> list[Head]:

@@ -14,14 +14,12 @@ import pandas as pd
 from scipy.special import logsumexp
 
 from probe.causal.behaviour import share_right
-from probe.causal.controls import mean_edits, random_groups
-from probe.causal.readout import ask, asked
+from probe.causal.controls import asked_without, random_groups
+from probe.causal.readout import asked
 from probe.causal.sweep import Array, Heads, mean_z
 from probe.errors import ProbeError
 from probe.subject import Subject
 from probe.targets import Unit
-
-TOKENS_PER_BATCH = 2048
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,8 @@ def masked(
     mean = mean_z(subject, [p.ids for p in prompts])
     found: dict[int, list[dict[int, float]]] = {p.unit: [{} for _ in sets] for p in prompts}
     for prompt in prompts:
-        size = max(1, TOKENS_PER_BATCH // len(prompt.ids))
-        for start in range(0, len(sets), size):
-            some = sets[start : start + size]
-            asking = ask(subject, [prompt] * len(some), [prompt.ids] * len(some), edits=mean_edits(some, mean))
-            for at, own in enumerate(asking.scores, start=start):
+        for numbers, asking in asked_without(subject, prompt, sets, mean):
+            for at, own in zip(numbers, asking.scores, strict=True):
                 found[prompt.unit][at].update({c: float(s) for c, s in own.items()})
     correct, log_p = np.empty((len(sets), len(found))), np.empty((len(sets), len(found)))
     for u, each in enumerate(found.values()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -123,15 +123,21 @@ def ask(
     gradients: bool = False,
 ) -> Asking:
     """Run prompts in one batch, padded on the right. ids: of each prompt or of its minimal pair. sites, edits,
-    gradients: as for `Capture`. Logits are made for the rows that are read alone, where the model allows it.
+    gradients: as for `Capture`.
     """
     batch = make_batch(subject.anatomy, ids, range(len(ids)))
     rows = tuple(sorted({row for p in prompts for row in p.rows}))
-    options: dict[str, Any] = dict(batch.inputs)
-    some = "logits_to_keep" in inspect.signature(subject.model.forward).parameters
-    if some:
-        options["logits_to_keep"] = torch.tensor(rows, device=batch.inputs["input_ids"].device)
     seen = Capture(subject.anatomy, sites, edits=edits, frames=batch.frames, gradients=gradients)
     with torch.set_grad_enabled(gradients), seen:
-        logits: Tensor = subject.model(**options).logits
-    return Asking(scores_of(logits if some else logits[:, list(rows)], rows, prompts), batch, seen)
+        logits = logits_at(subject, batch, rows)
+    return Asking(scores_of(logits, rows, prompts), batch, seen)
+
+
+def logits_at(subject: Subject, batch: Batch, rows: Sequence[int]) -> Tensor:
+    """(prompt, row, vocab): the logits of a batch at some rows, made for these alone where the model allows it."""
+    if "logits_to_keep" in inspect.signature(subject.model.forward).parameters:
+        kept = torch.tensor(rows, device=batch.inputs["input_ids"].device)
+        some: Tensor = subject.model(**batch.inputs, logits_to_keep=kept).logits
+        return some
+    every: Tensor = subject.model(**batch.inputs).logits
+    return every[:, list(rows)]

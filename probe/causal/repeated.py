@@ -15,9 +15,10 @@ import pandas as pd
 from torch.nn import functional as F
 
 from probe import stats
+from probe.capture.batch import copies
 from probe.capture.edit import Edit
 from probe.causal.controls import mean_edits, random_groups
-from probe.causal.sweep import Array, Head, Heads, mean_z
+from probe.causal.sweep import Array, Head, Heads, highest, mean_z
 from probe.errors import ProbeError
 from probe.models.repeats import Repeated, Repeats
 from probe.models.tokenizer import SPECIAL
@@ -29,7 +30,6 @@ from probe.tty import progress
 SYMBOLS = 256  # different words in all strings
 TOKENS, SIZES, GAPS = 48, (6, 10), (0, 6)
 MARKERS = "Ġ▁"  # of a space before the word, in the names of byte-pair and unigram tokens
-TOKENS_PER_BATCH = 2048
 PERCENTILE = 95
 
 
@@ -120,12 +120,11 @@ def copying(subject: Subject, strings: Sequence[Repeated], groups: Sequence[Head
     sets: list[Heads] = [(), *groups]
     first, later = [], np.zeros((len(sets), len(strings)))
     for n, string in enumerate(progress(list(strings), f"copies in {subject.name}", quiet=quiet)):
-        per_batch = max(1, TOKENS_PER_BATCH // len(string.ids))
-        for start in range(0, len(sets), per_batch):
-            some = sets[start : start + per_batch]
+        for numbers in copies(len(sets), len(string.ids)):
+            some = [sets[i] for i in numbers]
             losses = _losses(subject, string, some, mean_edits(some, mean))
-            later[start : start + len(some), n] = losses[:, _places(string, later=True)].mean(1)
-            if start == 0:
+            later[numbers, n] = losses[:, _places(string, later=True)].mean(1)
+            if numbers.start == 0:
                 first.append(losses[0, _places(string, later=False)].mean())
     return Copying(tuple(strings), float(np.mean(first)), float(later[0].mean()), later[1:] - later[0])
 
@@ -166,8 +165,7 @@ def confirm(
     drawn = own_strings(subject, 2 * strings, seed=seed)
     pick, test = (induction_targets([s.ids for s in half]) for half in (drawn[:strings], drawn[strings:]))
     by_score = measure(subject, pick, quiet=quiet)["target"].mean(-1)
-    order = np.argsort(-by_score, axis=None, kind="stable")[:heads]
-    picked = tuple((int(n) // subject.n_heads, int(n) % subject.n_heads) for n in order)
+    picked = tuple(highest(by_score, heads))
     measured = measure(subject, test, quiet=quiet)
     compared = random_groups(subject, picked, output_norms(subject, drawn[:strings]), groups, seed)
     sizes = [*(2**n for n in range(heads.bit_length()) if 2**n < heads), heads]

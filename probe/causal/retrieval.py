@@ -8,10 +8,8 @@ a question for a name that is not there. The text may be the model's own, or for
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +18,16 @@ import torch
 from torch import Tensor
 
 from probe import stats
-from probe.capture.batch import make_batch, row_tensor
+from probe.capture.batch import alike, make_batch, row_tensor
 from probe.capture.capture import Capture
 from probe.causal.lookups import Lookup
+from probe.causal.readout import logits_at
 from probe.errors import DataError
 from probe.subject import Subject
 from probe.targets import Positions
 
 FEWEST_FOUND, FEWEST_DEPTHS = 20, 3
 RETRIEVES = 0.1  # Wu et al. 2024
-TOKENS_PER_BATCH = 2048
 
 Array = npt.NDArray[np.float64]
 
@@ -90,7 +88,9 @@ def generated(subject: Subject, asked: Sequence[Lookup], *, extra: int = 0) -> R
         by_prompt.setdefault(one.ids, []).append(one)
     longest = max(len(one.needle) for one in asked) + extra
     chosen, wrote, found = [], [], []
-    for group in _batches([same[0] for same in by_prompt.values()], longest):
+    first = [same[0] for same in by_prompt.values()]
+    for numbers in alike([len(one.ids) + longest for one in first]):
+        group = [first[i] for i in numbers]
         written = subject.generate([g.prompt for g in group], max_new_tokens=longest, batch_size=len(group))
         for one, new in zip(group, written.new_ids, strict=True):
             same = by_prompt[one.ids]
@@ -118,7 +118,8 @@ def _read(
     shape = subject.n_layers, subject.n_heads, len(asked)
     made = {name: np.full(shape, np.nan) for name in ("share", "value", "first", "mass")}
     right = [False] * len(asked) if found is None else list(found)
-    for chosen in _numbered(asked, max(map(len, wrote))):
+    longest = max(map(len, wrote))
+    for chosen in alike([len(one.ids) + longest for one in asked]):
         texts = [(*asked[i].ids, *wrote[i][:-1]) for i in chosen]
         rows = [list(range(len(asked[i].ids) - 1, len(t))) for i, t in zip(chosen, texts, strict=True)]
         greedy, seen = _run(subject, texts, rows, logits=found is None)
@@ -168,31 +169,9 @@ def _run(
             subject.anatomy.backbone(**batch.inputs)
         return [], seen
     read = sorted({r for mine in rows for r in mine})
-    options: dict[str, Any] = dict(batch.inputs)
-    some = "logits_to_keep" in inspect.signature(subject.model.forward).parameters
-    if some:
-        options["logits_to_keep"] = torch.tensor(read, device=batch.inputs["input_ids"].device)
     with torch.no_grad(), seen:
-        found: Tensor = subject.model(**options).logits
-    best = (found if some else found[:, read]).argmax(-1).tolist()
+        best = logits_at(subject, batch, read).argmax(-1).tolist()
     return [tuple(best[b][read.index(r)] for r in mine) for b, mine in enumerate(rows)], seen
-
-
-def _batches(asked: Sequence[Lookup], longest: int) -> Iterator[list[Lookup]]:
-    for chosen in _numbered(asked, longest):
-        yield [asked[i] for i in chosen]
-
-
-def _numbered(asked: Sequence[Lookup], longest: int) -> Iterator[list[int]]:
-    """Numbers of questions of like length, about `TOKENS_PER_BATCH` tokens together with `longest` new ones."""
-    batch: list[int] = []
-    for i in sorted(range(len(asked)), key=lambda i: (len(asked[i].ids), i)):
-        if batch and (len(batch) + 1) * (len(asked[i].ids) + longest) > TOKENS_PER_BATCH:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
 
 
 def key_effect(

@@ -255,6 +255,12 @@ def all_heads(subject: Subject) -> list[Head]:
     return [(layer, head) for layer in range(subject.n_layers) for head in range(subject.n_heads)]
 
 
+def highest(values: Array, n: int) -> list[Head]:
+    """The n heads with the largest values (layer, head), the first of equals first."""
+    order = np.argsort(-values.ravel(), kind="stable")[:n]
+    return [(int(i) // values.shape[1], int(i) % values.shape[1]) for i in order]
+
+
 def _batches(prompts: Sequence[Asked], heads: int) -> Iterator[list[int]]:
     """Indices of prompts of like length, those with a minimal pair apart from those without. Prompts of another length
     are asked at other rows, and every row that one of a batch is asked at costs logits for all: so a batch that is

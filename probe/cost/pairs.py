@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import time
 from collections.abc import Callable
@@ -35,6 +36,13 @@ def paired(
         pairs.contender.append(_seconds(contender, clock))
         pairs.plain.append(_seconds(plain, clock))
     return pairs
+
+
+def timing_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every timed command has: repeats, threads of torch, seed."""
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
 
 
 def _seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 
 from probe import data
-from probe.capture.batch import make_batch
+from probe.capture.batch import alike, make_batch
 from probe.causal.readout import ask, asked
 from probe.causal.sweep import sweep
-from probe.cost.pairs import Pairs, paired
-from probe.scores.measure import TOKENS_PER_BATCH, measure_together
+from probe.cost.pairs import Pairs, paired, timing_options
+from probe.scores.measure import measure_together
 from probe.scores.placement import texts
 from probe.subject import Subject, load
 
@@ -66,8 +66,8 @@ def sweeping(subject: Subject, seed: int) -> tuple[Run, Run, float]:
 
 
 def nine(subject: Subject, seed: int, n: int = PROMPTS, tokens: int = TOKENS) -> tuple[Run, Run, float]:
-    """Nine phenomena of place and form in every row of every head; beside plain passes over the same prompts in batches
-    of the same size, without logits, which neither needs.
+    """Nine phenomena of place and form in every row of every head; beside plain passes over the same batches, without
+    logits, which neither needs.
     """
     them = [
         data.Text(f"{i:03}", f"{i:03}", text)
@@ -75,11 +75,7 @@ def nine(subject: Subject, seed: int, n: int = PROMPTS, tokens: int = TOKENS) ->
     ]
     targets = [subject.bind(phenomenon(them)) for phenomenon in NINE]
     prompts = [u.ids for u in targets[0].units]
-    size = max(1, TOKENS_PER_BATCH // max(map(len, prompts)))
-    batches = [
-        make_batch(subject.anatomy, prompts, range(at, min(at + size, len(prompts)))).inputs
-        for at in range(0, len(prompts), size)
-    ]
+    batches = [make_batch(subject.anatomy, prompts, numbers).inputs for numbers in alike([len(p) for p in prompts])]
 
     def plain() -> None:
         for inputs in batches:
@@ -113,9 +109,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="probe.cost.scoring")
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("model")
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
+    timing_options(parser)
     given = parser.parse_args(words)
     torch.set_num_threads(given.threads)
     print(json.dumps(timed(TASKS[given.task], load(given.model), given.repeats, given.seed)._asdict()))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probe.cost.pairs import paired
+from probe.cost.pairs import paired, timing_options
 from probe.models.exchange import to_transformers
 from probe.models.gpt import GPT, Config
 
@@ -109,9 +109,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Time one task as the command line says and print the JSON."""
     parser = argparse.ArgumentParser(prog="probe.cost.tiny_gpt")
     parser.add_argument("task", choices=sorted(TASKS))
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
+    timing_options(parser)
     given = parser.parse_args(words)
     torch.set_num_threads(given.threads)
     twin, tiny = TASKS[given.task].make(given.seed)

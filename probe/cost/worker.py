@@ -17,7 +17,7 @@ from torch import Tensor
 from probe.anatomy.stacks import Anatomy, dissect
 from probe.cost.contenders import CONTENDERS, PLAIN, CannotRun, Contender
 from probe.cost.memory import free, peak_mb
-from probe.cost.pairs import paired
+from probe.cost.pairs import paired, timing_options
 from probe.models.loading import Loaded, load_model
 
 SHARE = 0.75  # of the memory that is free: what a contender may need before it is skipped
@@ -30,9 +30,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("n_tokens", type=int)
     parser.add_argument("contender", choices=sorted(CONTENDERS))
     parser.add_argument("--measure", choices=("time", "memory"), required=True)
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
+    timing_options(parser)
     given = parser.parse_args(words)
     torch.set_num_threads(given.threads)
     chosen = CONTENDERS[given.contender]

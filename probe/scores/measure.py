@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from probe.capture.batch import alike
 from probe.errors import CaptureError
 from probe.scores.rows import Plan, Reading, Rows, read
 from probe.subject import Subject
 from probe.targets import Positions, Targets
 from probe.tty import progress
-
-TOKENS_PER_BATCH = 2048
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def measure_together(
         for t in many
     ]
     names = ", ".join(dict.fromkeys(t.phenomenon for t in many))
-    for chosen in progress(list(_batches(prompts)), what or f"{names} on {subject.name}", quiet=quiet):
+    for chosen in progress(list(alike([len(p) for p in prompts])), what or f"{names} on {subject.name}", quiet=quiet):
         ids = [prompts[i] for i in chosen]
         asked = [sorted({q for t, u in places[p] for r in many[t].units[u].rows for q in r.query}) for p in ids]
         for batch, seen in subject.captured(ids, ["pattern"], rows=asked, batch_size=len(ids)):
@@ -98,16 +97,3 @@ class _Part:
         prompts = [row for row, _ in mine]
         plan = Plan.of(units, asked, prompts=prompts, shift=shift, n_keys=n_keys if words else None)
         return cls(number, [u for _, u in mine], plan)
-
-
-def _batches(prompts: Sequence[Positions]) -> Iterator[list[int]]:
-    """Indices of prompts of like length, about `TOKENS_PER_BATCH` tokens together."""
-    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
-    batch: list[int] = []
-    for i in order:
-        if batch and (len(batch) + 1) * len(prompts[i]) > TOKENS_PER_BATCH:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch

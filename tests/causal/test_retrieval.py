@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import probe
-from probe.causal.fetching import by_place, counted, highest, variants
+from probe.causal.fetching import by_place, counted, variants
 from probe.causal.lookups import Lookup, facts, lookups, one_token
 from probe.causal.retrieval import Retrieved, forced, generated, key_effect
+from probe.causal.sweep import highest
 from probe.errors import DataError
 from probe.subject import Subject
 

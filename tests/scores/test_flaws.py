@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import probe
+from probe.capture.batch import alike
 from probe.data.texts import Text
 from probe.models.planted.circuit import VOCABULARY
 from probe.scores import heads
@@ -126,8 +127,12 @@ def test_order_batch_size_and_padding_side_change_no_mass(
     reordered = measure(subject, replace(some, units=tuple(some.units[i] for i in shuffled)), quiet=True)
     others = {mass: {"order": reordered[mass][..., np.argsort(shuffled)]} for mass in MASSES}
     with monkeypatch.context() as patch:
-        patch.setattr(module, "TOKENS_PER_BATCH", 1)
+        patch.setattr(module, "alike", partial(alike, most_tokens=1))
+        runs: list[int] = []
+        hook = subject.anatomy.backbone.register_forward_hook(lambda *_: runs.append(1))
         singly = measure(subject, some, quiet=True)
+        hook.remove()
+    assert len(runs) == len({u.ids for u in some.units}), "each prompt was run by itself"
     with monkeypatch.context() as patch:
         patch.setattr(subject, "captured", partial(subject.captured, padding="left"))
         left = measure(subject, some, quiet=True)

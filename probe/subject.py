@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probe.anatomy.stacks import Anatomy, dissect, unwrapped
-from probe.capture import parity
+from probe.capture import parity, passed
 from probe.capture.batch import Batch, Padding, batches, make_batch, row_tensor
 from probe.capture.capture import Capture
 from probe.capture.edit import Edits, flattened, of_batch
@@ -55,12 +55,16 @@ def load(
 
     tokenizer: needed with a model object, whose in-memory weights are the ones measured. name: shown in reports.
     attention: "eager", "sdpa" or None for the model's default. dtype: of loaded weights. check: whether three short
-    passes are to make sure that what is read of the model is what it computes.
+    passes make sure that what is read is what the model computes; files that passed are left alone until they change.
     Raises UnknownName, UnsupportedModel, FetchError.
     """
     if isinstance(source, str | Path):
         loaded = load_model(source, attention=attention, dtype=dtype)
-        return Subject(loaded.model, tokenizer or loaded.tokenizer, name or loaded.name, loaded.language, check=check)
+        mark = passed.mark(loaded.folder if check else None, attention=str(attention), dtype=dtype)
+        again, own = check and not mark.is_here, tokenizer or loaded.tokenizer
+        subject = Subject(loaded.model, own, name or loaded.name, loaded.language, check=again)
+        mark.leave()
+        return subject
     if not isinstance(source, torch.nn.Module):
         raise ProbeError(f"a model is a name, a folder, a hub id or a torch module, not {type(source).__name__}.")
     if tokenizer is None:
@@ -76,14 +80,11 @@ class Subject:
     ) -> None:
         self.model = unwrapped(model).eval()
         self.anatomy: Anatomy = dissect(self.model)
-        self.tokenizer = tokenizer
-        self.name = name
-        self.language = language
-        self.n_layers, self.n_heads = self.anatomy.n_layers, self.anatomy.n_heads
-        self.n_kv_heads, self.d_model = self.anatomy.n_kv_heads, self.anatomy.d_model
-        self.d_head = next(iter(self.anatomy.stack.layers.values())).attention.d_head
-        self.has_logits, self.max_positions = self.anatomy.has_logits, self.anatomy.max_positions
-        self.is_causal = self.anatomy.is_causal
+        self.tokenizer, self.name, self.language = tokenizer, name, language
+        parts = self.anatomy
+        self.n_layers, self.n_heads, self.n_kv_heads = parts.n_layers, parts.n_heads, parts.n_kv_heads
+        self.d_model, self.d_head = parts.d_model, next(iter(parts.stack.layers.values())).attention.d_head
+        self.has_logits, self.max_positions, self.is_causal = parts.has_logits, parts.max_positions, parts.is_causal
         require_offsets(tokenizer)
         if check:
             parity.check(self.anatomy)

@@ -8,7 +8,8 @@ Read in this order:
     store.py, guards.py      what was kept; what is refused, and why
     streams.py     statistics of patterns that are never held whole
     edits.py       the edits users make
-    batch.py, run.py, generate.py, parity.py   padding and back; text being written; the check at load
+    batch.py, run.py, generate.py   padding and back; text being written
+    parity.py, passed.py     the check at load, and which files passed it
 """
 
 from probe.capture.capture import Capture

@@ -27,12 +27,15 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """name: short, for file names. language: what its texts should be in ("english" or "synthetic")."""
+    """name: short, for file names. language: what its texts should be in ("english" or "synthetic"). folder: where its
+    files lie, None if it was built or came from a hub.
+    """
 
     name: str
     model: nn.Module
     tokenizer: Any
     language: str = "english"
+    folder: Path | None = None
 
 
 def load_model(source: str | Path, *, attention: str | None = None, dtype: str = "float32") -> Loaded:
@@ -66,12 +69,12 @@ def load_model(source: str | Path, *, attention: str | None = None, dtype: str =
         if store.is_tiny(folder):
             model, tokenizer = store.load(folder, attention=implementation)
             name = str(source) if str(source) in NAMES else folder.name
-            return Loaded(name, model.to(kind), tokenizer, store.language(folder))
+            return Loaded(name, model.to(kind), tokenizer, store.language(folder), folder)
     elif isinstance(source, str) and get_close_matches(source, NAMES, n=1, cutoff=0.8):
         raise UnknownName.of("model", source, NAMES)  # a slip of the keyboard, which the hub need not be asked about
     model, tokenizer = _from_transformers(folder if folder.is_dir() else str(source), attention, kind)
     name = str(source) if str(source) in NAMES else str(source).rstrip("/").rsplit("/", 1)[-1]
-    return Loaded(name, model, tokenizer)
+    return Loaded(name, model, tokenizer, folder=folder if folder.is_dir() else None)
 
 
 def check_name(source: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import probe
+from probe.capture import parity
 from probe.errors import UnsupportedModel
-from probe.models import gpt
+from probe.models import gpt, store
 from probe.models.gpt import GPT, Config
 from probe.subject import Subject
 
@@ -72,3 +75,67 @@ def test_a_pattern_that_looks_behind_its_mask_is_refused(tiny: Subject, monkeypa
     monkeypatch.setattr(gpt, "eager_attention", spoiled(lambda pattern: pattern))  # a second softmax: nothing is 0
     with pytest.raises(UnsupportedModel, match="pattern of layer 0 looks at keys that its mask hides"):
         probe.load(model(), tiny.tokenizer)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the tiny model, and a cache of its own."""
+    monkeypatch.setenv("PROBE_CACHE", str(tmp_path / "cache"))
+    return Path(shutil.copytree(store.TINY, tmp_path / "model"))
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows by one with every check."""
+    made: list[object] = []
+    real = parity.check
+    monkeypatch.setattr(parity, "check", lambda anatomy: (made.append(anatomy), real(anatomy))[1])
+    return made
+
+
+def test_files_that_passed_are_not_tried_again(folder: Path, checks: list[object]) -> None:
+    for _ in range(3):
+        probe.load(folder)
+    assert len(checks) == 1
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_changed_file_is_tried_again(name: str, folder: Path, checks: list[object]) -> None:
+    probe.load(folder)
+    (folder / name).write_bytes((folder / name).read_bytes())
+    probe.load(folder)
+    assert len(checks) == 2
+
+
+def test_another_precision_or_attention_is_tried_too(folder: Path, checks: list[object]) -> None:
+    for how in ({}, {"dtype": "float64"}, {"attention": "eager"}):
+        probe.load(folder, **how)
+        probe.load(folder, **how)
+    assert len(checks) == 3
+
+
+def test_what_was_not_checked_or_failed_is_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(anatomy: object) -> None:
+        raise UnsupportedModel("it failed")
+
+    probe.load(folder, check=False)
+    monkeypatch.setattr(parity, "check", fails)
+    for _ in range(2):
+        with pytest.raises(UnsupportedModel, match="it failed"):
+            probe.load(folder)
+
+
+def test_a_cache_that_cannot_be_written_only_means_checking_again(
+    folder: Path, checks: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PROBE_CACHE", str(tmp_path / "file"))
+    for _ in range(2):
+        probe.load(folder)
+    assert len(checks) == 2
+
+
+def test_a_model_in_memory_is_always_tried(tiny: Subject, checks: list[object]) -> None:
+    for _ in range(2):
+        probe.load(tiny.model, tiny.tokenizer)
+    assert len(checks) == 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from probe import tty
-from probe.errors import Changed, DataAbsent, ProbeError, ResultsError
+from probe.errors import Changed, DataAbsent, ProbeError, ResultsError, UsageError
 from probe.exits import DIFFERS, DONE, FAILED, INTERRUPTED
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def verify(
     data: Annotated[Path | None, typer.Option(help="Your copy of the data file that the run read.")] = None,
     study: Annotated[Path | None, typer.Option(help="The study file, if the run was of your own.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch; default as many as the run had.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A new folder for what is computed; default, dropped.")] = None,
     absolute: Absolute = 1e-4,
     relative: Relative = 1e-3,
 ) -> None:
@@ -39,11 +40,14 @@ def verify(
     from probe.runner.manifest import finished
     from probe.verify.differences import Tolerance
 
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise UsageError(f"--keep {keep} is there already: name a folder that is not, or is empty.")
+    again = Again(model, data, study, threads, Tolerance(absolute, relative), keep)
     places = [cell for place in results for cell in (_cells(place, finished(place)) if place.is_dir() else [place])]
     ended = []
     for place in places:
         try:
-            ended.append(_verify_one(place, model, data, study, threads, Tolerance(absolute, relative)))
+            ended.append(_verify_one(place, again))
         except KeyboardInterrupt:
             typer.echo("interrupted; what was verified is said above.", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -99,9 +103,18 @@ def _cells(place: Path, below: list[Path]) -> list[Path]:
     return below
 
 
-def _verify_one(
-    place: Path, model: str | None, data: Path | None, study: Path | None, threads: int | None, tolerance: Tolerance
-) -> int:
+class Again(NamedTuple):
+    """How results are computed again: the options of `probe verify`."""
+
+    model: str | None
+    data: Path | None
+    study_file: Path | None
+    threads: int | None
+    tolerance: Tolerance
+    keep: Path | None
+
+
+def _verify_one(place: Path, how: Again) -> int:
     """Verify one result and print what came of it; returns the exit code."""
     from probe.verify.recorded import read_recorded
     from probe.verify.rerun import verify as run_again
@@ -116,15 +129,7 @@ def _verify_one(
         typer.echo(f"error: {error}", err=True)
         return FAILED
     try:
-        done = run_again(
-            recorded,
-            model=model,
-            data=data,
-            study_file=study,
-            threads=threads,
-            tolerance=tolerance,
-            say=lambda line: typer.echo(f"{line} again", err=True),
-        )
+        done = run_again(recorded, **how._asdict(), say=lambda line: typer.echo(f"{line} again", err=True))
     except DataAbsent as error:
         typer.echo(f"{place}: {error}")
         return FAILED

@@ -98,6 +98,31 @@ def test_the_manifest_and_the_page_stand_for_their_result(place: Path, name: str
     assert (ended.code, ended.out.count(": holds (9 exact")) == (0, 1), ended.out
 
 
+def test_what_was_computed_again_can_be_kept(place: Path) -> None:
+    ended = within(place, "verify", cell(place) / "manifest.json", "--keep", "again")
+    assert ended.code == 0, ended.out + ended.err
+    kept = place / "again" / "lines" / cell(place).name
+    was, now = (json.loads((folder / "manifest.json").read_text()) for folder in (cell(place), kept))
+    assert was["key"] == now["key"]
+    assert was["times"] != now["times"] or was["outputs"] == now["outputs"]
+    again = within(place, "compare", cell(place), kept)
+    assert (again.code, "they agree" in again.out) == (0, True), again.out
+
+
+@pytest.mark.parametrize("there", ["file", "folder"])
+def test_what_is_kept_replaces_nothing(place: Path, there: str) -> None:
+    kept = place / "again"
+    if there == "file":
+        kept.write_text("mine")
+    else:
+        kept.mkdir()
+        (kept / "notes.txt").write_text("mine")
+    ended = within(place, "verify", cell(place), "--keep", "again")
+    assert (ended.code, ended.out) == (2, "")
+    assert "--keep again is there already" in ended.err
+    assert (kept if there == "file" else kept / "notes.txt").read_text() == "mine"
+
+
 def test_a_page_alone_is_enough(place: Path) -> None:
     (cell(place) / "report.html").rename(place / "sent.html")
     shutil.rmtree(place / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -46,12 +47,14 @@ def verify(
     study_file: Path | None = None,
     threads: int | None = None,
     tolerance: Tolerance | None = None,
+    keep: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Verification:
-    """Compute the result again, in a folder that is dropped afterwards, and compare.
+    """Compute the result again and compare.
 
     model, data, study_file: where these are now; default, as the manifest names them, from this folder. threads: of
-    torch; default as many as the run had. A page carries what can be compared, a manifest by itself only names.
+    torch; default as many as the run had. keep: a folder for what was computed again, as <study>/<model>; default,
+    it is dropped. A page carries what can be compared, a manifest by itself only names.
     Raises DataAbsent where the run read a data file that is not here, UsageError for a study file that is not, and
     whatever the study raises.
     """
@@ -74,6 +77,8 @@ def verify(
             say=say,
         )
         again = read_recorded(cell.folder)
+        if keep is not None:
+            shutil.copytree(cell.folder, keep / cell.folder.relative_to(out), dirs_exist_ok=True)
     return Verification(recorded, compare(recorded, again, tolerance), time.monotonic() - began)
 
 

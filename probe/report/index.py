@@ -36,6 +36,7 @@ PARTS = (
             "lost_in_the_middle",
             "retrieval",
             "haystack",
+            "key_value_file",
         ),
     ),
     (

@@ -1,0 +1,185 @@
+"""Keys and values in JSON as published: Liu et al.'s lists of UUIDs (2307.03172), read from the user's own file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import probe
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
+
+    from probe.causal.retrieval import Retrieved
+    from probe.data.texts import Dataset
+    from probe.subject import Subject
+
+LISTS = {"quick": {5: 4, 10: 2}, "full": {10: 16, 20: 12, 40: 6}}
+"""Pairs kept of each list -> how many lists, from the first line."""
+PLACES = 5
+SHOWN = 6
+
+
+class Seen(NamedTuple):
+    """The answers to every question, and what heads do while the value is written; the same under a key that is not
+    there. held: questions of lists that chose no heads. chosen: heads, by the value step on the other half.
+    """
+
+    asked: Retrieved
+    absent: Retrieved
+    held: npt.NDArray[np.bool_]
+    chosen: list[tuple[int, int]]
+
+
+@probe.study(models=("smollm2",), needs_data=True)
+def key_value_file(subject: Subject, *, data: Path, profile: str = "quick", seed: int = 0) -> probe.Findings:
+    """Does a model find a key's value wherever its pair stands, in the lists that were published?
+
+    data: a file of Liu et al., such as kv-retrieval-75_keys.jsonl.gz; the first lists of it are cut to a few sizes.
+    """
+    sets = {n: pairs(subject, data, n, lists) for n, lists in LISTS[profile].items()}
+    seen = watch(subject, sets, {n: pairs(subject, data, n, lists, absent=True) for n, lists in LISTS[profile].items()})
+    found = seen.asked.table.assign(correct=seen.asked.table["found"].astype(float))
+    return probe.Findings(
+        answer=answer(subject, found, seen, seed),
+        sections=(answer_section(found, seed), head_section(seen, found, seed)),
+        method=(
+            "An answer is right if the model would write the whole value, token by token, after the key (greedy "
+            "decoding); the value is forced on it, so that heads are read on wrong answers too. The prompt is that of "
+            "Liu et al. 2023, in the model's chat format where it has one. Each list keeps the pair asked for and the "
+            f"first others; the pair stands at {PLACES} places in turn, the others stay in order.",
+            "The value step is the share of the value's different tokens that are written while the head's largest "
+            "weight lies on the same token of that value (Wu et al. 2024, the value alone). Heads are chosen by it on "
+            "half of the lists and measured on the other half. Under an absent key the same value is forced after a "
+            "key that is in no pair.",
+            "Primacy is the first index minus the mean of the inner ones, recency the last minus those, the U-index "
+            "the smaller of the two; intervals are 95 % bootstrap intervals over lists, p-values of sign-flip tests "
+            "over them, Holm-corrected over the sizes.",
+        ),
+        notes=(
+            "The published sizes, 75 pairs and more, are thousands of tokens; cut lists are easier than those.",
+            "Few lists of each size are asked: the intervals are wide.",
+        ),
+        data=tuple(sets.values()),
+    )
+
+
+def pairs(subject: Subject, data: Path, n: int, lists: int, *, absent: bool = False) -> Dataset:
+    """The first lists of the file, cut to n pairs, asked about at evenly spread indices."""
+    from probe.causal.lookups import chat
+
+    indices = sorted({round(k * (n - 1) / (PLACES - 1)) for k in range(PLACES)})
+    around = chat(subject, answer="\n")
+    return probe.data.key_values_file(data, n=n, lists=lists, indices=indices, chat=around, absent=absent)
+
+
+def watch(subject: Subject, sets: dict[int, Dataset], without: dict[int, Dataset]) -> Seen:
+    """Every head on every list, and the heads chosen on half of them."""
+    from probe.causal.lookups import lookups
+    from probe.causal.retrieval import forced
+    from probe.causal.sweep import highest
+
+    asked = forced(subject, [one for dataset in sets.values() for one in lookups(subject, dataset)])
+    absent = forced(subject, [one for dataset in without.values() for one in lookups(subject, dataset)])
+    names = sorted(set(asked.table["list"]))
+    held = asked.table["list"].isin(names[1::2]).to_numpy()
+    return Seen(asked, absent, held, highest(asked.value[..., ~held].mean(-1), SHOWN))
+
+
+def answer(subject: Subject, found: pd.DataFrame, seen: Seen, seed: int) -> str:
+    """The question's answer in one sentence, with its numbers."""
+    from probe.causal.by_index import ends
+
+    shape = ends(found, seed=seed)
+    parts = [
+        f"of {n} pairs {part['correct'].mean():.2f} (first {part[part['index'] == 0]['correct'].mean():.2f}, last "
+        f"{part[part['index'] == part['index'].max()]['correct'].mean():.2f})"
+        for n, part in found.groupby("n", sort=True)
+    ]
+    u = int(((shape["p_holm"] < 0.05) & (shape["u"] > 0)).sum())
+    best = seen.chosen[0]
+    own, nobody = seen.asked.value[best][seen.held].mean(), seen.absent.value[best].mean()
+    return (
+        f"{subject.name} writes the value of a key right in this share of questions: {'; '.join(parts)}; both ends "
+        f"are above the middle in {u} of {len(shape)} sizes; head {best[0]}.{best[1]} looks at the value in {own:.2f} "
+        f"of the steps that write it, and in {nobody:.2f} after a key that is not there."
+    )
+
+
+def answer_section(found: pd.DataFrame, seed: int) -> probe.Section:
+    """What is answered, by index and size."""
+    from probe.causal.by_index import curve, ends
+
+    table = curve(found, "correct", seed=seed)
+    table["pairs"] = table["n"].map("{} pairs".format)
+    return probe.Section(
+        "By index",
+        ("Index 0 is the first pair of the list. The key is asked for at the end of the prompt.",),
+        (
+            probe.Table("accuracy", table, "Accuracy by index.", shown=False),
+            probe.Plot(
+                "accuracy_by_index",
+                "accuracy",
+                "lines",
+                "index",
+                "value",
+                "Share of lists in which the whole value is written, by the index of its pair.",
+                panel="pairs",
+                low="low",
+                high="high",
+                x_label="index of the pair asked for",
+                y_label="accuracy",
+            ),
+            probe.Table("ends", ends(found, seed=seed), "Primacy, recency and the U-index, in accuracy.", digits=2),
+        ),
+    )
+
+
+def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
+    """Which heads look at the value while it is written, by index, and whether the key makes them."""
+    import pandas as pd
+
+    from probe.causal.by_index import curve, within_index_auc
+    from probe.causal.retrieval import key_effect
+
+    asked, rows = seen.asked.only(seen.held), found[seen.held]
+    lines = [
+        curve(rows.assign(own=asked.value[at]), "own", seed=seed).assign(head=f"{at[0]}.{at[1]}") for at in seen.chosen
+    ]
+    drawn = pd.concat(lines, ignore_index=True)
+    drawn["pairs"] = drawn["n"].map("{} pairs".format)
+    effect = key_effect(asked, seen.absent, seen.chosen, seed=seed)
+    places = [f"{n} {index}" for n, index in zip(rows["n"], rows["index"], strict=True)]
+    numbered = [sorted(set(places)).index(place) for place in places]
+    auc = within_index_auc(asked.mass, list(rows["correct"]), numbered)
+    effect.insert(0, "which", [f"{layer}.{head}" for layer, head in seen.chosen])
+    effect["AUC"] = [float(auc[at]) for at in seen.chosen]
+    effect = effect.drop(columns=["layer", "head"]).rename(columns={"which": "head", "asked": "value step"})
+    return probe.Section(
+        "Who looks at the value",
+        (
+            f"Heads chosen on half of the lists, measured on the other half ({len(rows)} questions). AUC: how well the "
+            "weight on the pair's line, while it is written, tells right answers from wrong ones at the same size and "
+            "index; .5 says nothing.",
+        ),
+        (
+            probe.Table("heads", effect, "The value step after the key, and after one that is not there.", digits=2),
+            probe.Table("by_place", drawn, "By index.", shown=False),
+            probe.Plot(
+                "by_place_lines",
+                "by_place",
+                "lines",
+                "index",
+                "value",
+                f"The value step of the {SHOWN} heads with most, by the index of the pair asked for.",
+                by="head",
+                panel="pairs",
+                low="low",
+                high="high",
+                x_label="index of the pair asked for",
+                y_label="value step",
+            ),
+        ),
+    )

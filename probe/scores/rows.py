@@ -57,7 +57,7 @@ class Rows:
         """(prompt, head, query) nats."""
         pattern = self.pattern
         tiny = torch.finfo(pattern.dtype).tiny  # 0 · log 0 is 0; a clamp and a log are faster than torch's own entr
-        return -(pattern * pattern.clamp(min=tiny).log()).sum(-1)
+        return -pattern.clamp(min=tiny).log_().mul_(pattern).sum(-1)
 
     @cached_property
     def entropy_max(self) -> Tensor:

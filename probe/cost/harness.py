@@ -54,7 +54,7 @@ PLANS = {
     "full": (
         TINY,
         Case("smollm2", 256, 7),
-        Case("smollm2", 1024, 3),
+        Case("smollm2", 1024, 5),
         Case("smollm2", 4096, 2),
         Case("smollm2", 8192, 1, LONG),
     ),

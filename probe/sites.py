@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probe.errors import OutOfRange, UnknownName
 
@@ -71,6 +71,8 @@ def split(name: str) -> tuple[str, str]:
 
 def check_sites(names: str | Iterable[str]) -> tuple[str, ...]:
     """The site names, each known; raises UnknownName."""
+    if names is None or not isinstance(names, Iterable):
+        raise UnknownName.of("site", names, SITES)
     chosen = (names,) if isinstance(names, str) else tuple(names)
     for name in chosen:
         if name not in SITES and name not in PREFIXED:
@@ -82,15 +84,26 @@ def check_sites(names: str | Iterable[str]) -> tuple[str, ...]:
 def check_indices(kind: str, given: int | Sequence[int] | None, size: int) -> tuple[int, ...]:
     """`given` as indices from 0 to size - 1, negative ones counted from the end; None is all of them.
 
-    Raises OutOfRange.
+    Raises OutOfRange, also for what are no whole numbers.
     """
     if given is None:
         return tuple(range(size))
-    chosen = (int(given),) if isinstance(given, Integral) else tuple(int(i) for i in given)  # type: ignore[union-attr]
+    chosen = plain_indices(kind, given)
     for index in chosen:
         if not -size <= index < size:
             raise OutOfRange.of(kind, index, size)
     return tuple(i % size for i in chosen)
+
+
+def plain_indices(kind: str, given: object) -> tuple[int, ...]:
+    """One whole number or several, NumPy's and torch's too, as plain ones. Raises OutOfRange for anything else."""
+    listed = given.tolist() if hasattr(given, "tolist") else given
+    several = listed if isinstance(listed, Iterable) and not isinstance(listed, str) else [listed]
+    found: list[Any] = [i.item() if hasattr(i, "item") else i for i in several]
+    for index in found:
+        if isinstance(index, bool) or not isinstance(index, Integral):
+            raise OutOfRange(f"a {kind} is a whole number, not {index!r}.")
+    return tuple(map(int, found))
 
 
 def kv_head(head: int, n_heads: int, n_kv_heads: int) -> int:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probe.anatomy.stacks import Anatomy, dissect, unwrapped
-from probe.capture import parity, passed
+from probe.capture import guards, parity, passed
 from probe.capture.batch import Batch, Padding, batches, make_batch, row_tensor
 from probe.capture.capture import Capture
 from probe.capture.edit import Edits, flattened, of_batch
@@ -34,7 +34,7 @@ from probe.models.loading import load_model
 from probe.sites import ENCODER, check_indices, check_sites
 from probe.targets import Targets
 from probe.tokens.binding import bind
-from probe.tokens.encoding import Encoded, encode, require_offsets, unknown_words
+from probe.tokens.encoding import Encoded, encode, listed, require_offsets, unknown_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -307,7 +307,9 @@ class Subject:
             with torch.enable_grad(), naming([ids[i] for i in indices], self.tokenizer), seen:
                 output = self.model(**batch.inputs)
                 answer = output.logits if self.has_logits else output.last_hidden_state
-                total = torch.stack([metric(answer[b, :n]) for b, n in enumerate(batch.lengths)]).sum()
+                total = torch.stack(
+                    [guards.checked_metric(metric(answer[b, :n])) for b, n in enumerate(batch.lengths)]
+                ).sum()
             found = seen.gradients(total)
             for site in seen.expected():
                 collector.add(site, found[site.name if site.layer is None else (site.name, site.layer)], batch)
@@ -373,10 +375,8 @@ class Subject:
         """The encoded texts, at least one. whole: of a model that reads them in one stack."""
         if whole and self.anatomy.is_encoder_decoder:
             raise UnsupportedModel(f"{self.name} is an encoder-decoder: read it with subject.run(..., decoder=...).")
-        prompts = tuple(self.encode(t) for t in ([texts] if isinstance(texts, str) else texts))
-        if not prompts:
-            raise PromptError("no prompts were given; give at least one text.")
-        return prompts
+        guards.check_evaluating(self.model)
+        return tuple(self.encode(t) for t in listed(texts))
 
     def _batch(
         self,

@@ -40,15 +40,14 @@ def test_left_padding_batches_and_order_change_nothing(minilm: Subject, smollm2:
 
 @pytest.mark.parametrize("extra", [0, 1, 3, 8])
 def test_left_padding_leaves_real_logits_alone(smollm2: Subject, extra: int) -> None:
-    ids = torch.tensor([smollm2.encode(TEXTS[0]).ids])
+    """The prompt stands beside one that is longer by `extra` tokens, so that many are put before it."""
+    text = TEXTS[0]
+    longer = text + " indeed" * extra
+    assert len(smollm2.encode(longer).ids) == len(smollm2.encode(text).ids) + extra
+    ids = torch.tensor([smollm2.encode(text).ids])
     with torch.no_grad():
-        plain = smollm2.model(ids).logits
-        mask = torch.cat([torch.zeros(1, extra, dtype=torch.long), torch.ones_like(ids)], 1)
-        padded = smollm2.model(
-            torch.cat([torch.full((1, extra), 7), ids], 1),
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        ).logits[:, extra:]
+        plain = smollm2.model(ids).logits[0]
+    padded = smollm2.run([text, longer], "logits", padding="left", batch_size=2)["logits"][0, : ids.shape[1]]
     assert (plain - padded).abs().max() <= 1e-3
     assert torch.equal(plain.argmax(-1), padded.argmax(-1))
 

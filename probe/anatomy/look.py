@@ -235,9 +235,11 @@ def _layouts(tensors: dict[str, Tensor], batch: int, lengths: set[int | None]) -
         layouts[name] = Layout((0, 1, 2, 3), flat)
     n_heads, n_queries, n_keys = layouts["pattern"].canonical(tensors["pattern"], batch).shape[1:]
     for name, positions in (("rot_q", n_queries), ("rot_k", n_keys), ("v", n_keys), ("z", n_queries)):
+        keys = name in ("rot_k", "v")
         layout = _layout(tensors[name], batch, n_heads, positions)
+        if layout is None and keys:  # one key-value head for all query heads, which the product spreads
+            layout = _layout(tensors[name], batch, 1, positions)
         if layout is not None:
-            keys = name in ("rot_k", "v")
             layouts[name] = (
                 layout._replace(repeats=_repeats(layout.canonical(tensors[name], batch))) if keys else layout
             )

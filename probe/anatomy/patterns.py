@@ -26,7 +26,10 @@ READABLE = ("eager", "sdpa", "fused")  # implementations whose mask argument we 
 MASKED = -5000.0
 SUMS = ("add", "__add__", "__radd__", "add_", "__iadd__")
 
-Link = Callable[[str, Tensor], Tensor]  # (site, tensor) -> the tensor to go on with
+HALF = (torch.float16, torch.bfloat16)
+
+Link = Callable[[str, Tensor, Tensor], Tensor]
+"""(site, tensor, visible) -> the tensor to go on with; visible: of its cells, those that no mask hides."""
 
 
 class Rows(NamedTuple):
@@ -50,8 +53,8 @@ def attention_rows(
 ) -> Rows:
     """The attention rows of the query positions `rows` (batch, row), or of all.
 
-    link: shown "scores" and "pattern" as they are computed, returns what to go on with. values: whether z is wanted.
-    n_keys: leave out the keys after these, where no row may see them.
+    link: shown "scores" and "pattern" as they are computed, with the visible cells; returns what to go on with.
+    values: whether z is wanted. n_keys: leave out the keys after these, where no row may see them.
     Raises UnsupportedModel for implementations whose masks cannot be read, and for models in training mode with
     attention dropout, where a pattern read after the fact would be another draw.
     """
@@ -69,12 +72,15 @@ def attention_rows(
     mask, visible = mask_rows(call, rows)
     if mask is None and link is not None:
         mask = query.new_zeros(1, 1, query.shape[2], key.shape[2])  # so that the scores are seen at its addition
-    if query.dtype in (torch.float16, torch.bfloat16):
+    if any(t.dtype in HALF for t in (query, key, value)):
         query, key, value = query.float(), key.float(), value.float()
-        mask = None if mask is None else mask.float().clamp(min=torch.finfo(torch.float32).min)
+        # a hidden cell's number of half precision is no longer the lowest there is
+        mask = None if mask is None else mask.float().masked_fill(~visible, torch.finfo(torch.float32).min)
     drops = _drops(call)
     kwargs = {n: _of_rows(v, call, rows) for n, v in call.kwargs.items()}
-    with _Watch(mask, key.shape[2], drops, link) as seen:
+    shown = None if link is None else lambda site, tensor: link(site, tensor, visible)
+    own_precision = torch.autocast(query.device.type, enabled=False)
+    with own_precision, _Watch(mask, key.shape[2], drops, shown) as seen:
         result = call.own_eager(call.module, query, key, value, mask, **kwargs)
     pattern = seen.pattern if seen.pattern is not None else result[1]
     scores = seen.masked if seen.masked is not None else seen.softmaxed
@@ -100,15 +106,18 @@ def _drops(call: Call) -> bool:
     return _drop_kinds[call.own_eager]
 
 
+Shown = Callable[[str, Tensor], Tensor]
+
+
 class _Watch(TorchFunctionMode):
     """Notes, inside an eager attention function, what the mask's addition and the dropout returned, and what the
     softmax was given; shows them to `link`. drops: whether the pattern is the dropout's output or the softmax's.
     """
 
-    def __init__(self, mask: Tensor | None, n_keys: int, drops: bool, link: Link | None) -> None:
+    def __init__(self, mask: Tensor | None, n_keys: int, drops: bool, link: Shown | None) -> None:
         super().__init__()
         self.mask, self.n_keys, self.drops = mask, n_keys, drops
-        self.link: Link = link or (lambda site, tensor: tensor)
+        self.link: Shown = link or (lambda site, tensor: tensor)
         self.masked: Tensor | None = None
         self.softmaxed: Tensor | None = None
         self.pattern: Tensor | None = None

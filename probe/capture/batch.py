@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from numbers import Integral
+from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from probe.anatomy.look import ordinary_ids
 from probe.anatomy.stacks import Anatomy
 from probe.capture.edit import Frame
-from probe.errors import OutOfRange, ProbeError, UnsupportedModel
+from probe.errors import OutOfRange, ProbeError, PromptError, UnknownName, UnsupportedModel
 from probe.sites import ENCODER
 
 Padding = Literal["left", "right"]
@@ -35,8 +36,8 @@ class Batch:
 
 
 def batches(n: int, batch_size: int) -> list[range]:
-    """The numbers of n prompts, batch by batch. Raises OutOfRange for a batch of none."""
-    if batch_size < 1:
+    """The numbers of n prompts, batch by batch. Raises OutOfRange for a batch of none, or of no whole number."""
+    if not isinstance(batch_size, Integral) or batch_size < 1:
         raise OutOfRange(f"batch_size={batch_size} was given: a batch holds 1 prompt or more; the nearest is 1.")
     return [range(start, min(start + batch_size, n)) for start in range(0, n, batch_size)]
 
@@ -71,7 +72,13 @@ def make_batch(
     decoder: Sequence[Sequence[int]] | None = None,
     use_cache: bool = False,
 ) -> Batch:
-    """Pad the prompts at `indices`. decoder: what an encoder-decoder's decoder reads, for each prompt."""
+    """Pad the prompts at `indices`. decoder: what an encoder-decoder's decoder reads, for each prompt.
+
+    Raises UnknownName for a side, OutOfRange for ids that the model has no embedding of, PromptError for no ids.
+    """
+    if padding not in get_args(Padding):
+        raise UnknownName.of("padding side", padding, get_args(Padding))
+    _check_ids(anatomy, {i: prompts[i] for i in indices})
     device = input_device(anatomy)
     accepted = inspect.signature(anatomy.model.forward).parameters
     if anatomy.is_encoder_decoder:
@@ -96,6 +103,16 @@ def make_batch(
     if "use_cache" in accepted:
         inputs["use_cache"] = use_cache
     return Batch(*frames[""], inputs, frames)
+
+
+def _check_ids(anatomy: Anatomy, prompts: Mapping[int, Sequence[int]]) -> None:
+    embedding = anatomy.stack.embedding if anatomy.encoder is None else anatomy.encoder.embedding
+    size = getattr(embedding.module, "num_embeddings", None) if embedding else None
+    for number, ids in prompts.items():
+        if not len(ids):
+            raise PromptError(f"prompt {number} has no tokens; give at least one.")
+        if size is not None and not 0 <= min(ids) <= max(ids) < size:
+            raise OutOfRange.of("token id", max(ids) if max(ids) >= size else min(ids), size)
 
 
 _pads_left: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()

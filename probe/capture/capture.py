@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from probe.capture.paths import PathSites, check_readers, checked
 from probe.capture.residual import ResidualSites
 from probe.capture.store import Store
 from probe.capture.streams import RowStatistics, Statistics
-from probe.errors import CaptureError, UnknownName
+from probe.errors import CaptureError, OutOfRange, UnknownName
 from probe.sites import (
     ATTENTION_SITES,
     CROSS,
@@ -66,7 +67,8 @@ class Capture:
     `capture[site, layer]` is the tensor; `capture["logits"]` and `capture["embed"]` have no layer;
     `capture.visible[layer]` says which keys each row of `scores` and `pattern` may see; `capture.statistics[layer]`
     are the statistics. Tensors are references into
-    the forward pass: do not write into them.
+    the forward pass: do not write into them. Of captures that are open together, one keeps what was there before the
+    edits of those opened after it.
     Raises UnknownName, OutOfRange, UnsupportedModel at once; CaptureError where an expected site was not seen, was
     seen twice, was overwritten by the model, or does not fit into memory.
     """
@@ -87,18 +89,19 @@ class Capture:
         steps: bool = False,
         statistics: Statistics | None = None,
     ) -> None:
-        self.anatomy = model if isinstance(model, Anatomy) else dissect(model)
+        self.anatomy = model if isinstance(model, Anatomy) else dissect(guards.checked_model(model))
         self.sites = check_sites(sites)
-        self._chosen = layers if layers is None else check_indices("layer", layers, self._most_layers())
-        self.heads = None if heads is None else check_indices("head", heads, self._most_heads())
-        self.rows = rows if rows is None or isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
+        edits = [edits] if isinstance(edits, Edit | Path) else list(edits)
+        self._chosen = layers if layers is None else guards.checked_some("layer", layers, self._most_layers())
+        self.heads = None if heads is None else guards.checked_some("head", heads, self._most_heads())
+        self.rows = guards.checked_rows(rows)
         self.frames = frames or {}
         self.with_gradients = gradients
         self.edits = guards.checked_edits([e for e in edits if not isinstance(e, Path)], self.anatomy)
         self.paths = checked([e for e in edits if isinstance(e, Path)], self.anatomy)
         self.path_sites: PathSites | None = None
         self.store = Store(
-            device=None if device is None else torch.device(device),
+            device=guards.checked_device(device),
             max_bytes=guards.free_bytes(self.anatomy.model) if max_bytes is None else max_bytes,
             steps=steps,
         )
@@ -219,6 +222,8 @@ class Capture:
         """
         if not self.with_gradients:
             raise CaptureError("gradients were not kept: open the capture with gradients=True.")
+        if not self._expected:
+            raise CaptureError("there is nothing to take the gradient of: name at least one site.")
         if not metric.requires_grad:
             frozen = not any(p.requires_grad for p in self.anatomy.model.parameters())
             what = "let the model's parameters require gradients" if frozen else "run the model outside torch.no_grad()"
@@ -264,12 +269,16 @@ class Capture:
         places: Sequence[int] | None = None,
         first: int | None = None,
         keep: bool = True,
+        visible: Tensor | None = None,
+        every: bool = False,
     ) -> Tensor:
         """Make this capture's edits of a site, keep what it wants of it, and return what the model is to go on with.
 
         rows_at: (batch, row), the position of each row, where the tensor holds only some of `length`. places: the
         places in the batch of the prompts it holds, where these are not all. first: the position of its first entry,
-        where a cache holds earlier ones that it does not show.
+        where a cache holds earlier ones that it does not show. visible: the cells of scores or a pattern that may be
+        changed, those that no mask hides; every: the tensor holds all that the edits touch, and one that changes no
+        visible cell is refused.
         """
         edits = self.edits.get(site, ())
         if not edits and site not in self._wanted:
@@ -285,7 +294,13 @@ class Capture:
             whole = Frame.plain(max(places) + 1, past + (length or here))
             frames = ((frames[0] or whole).only(places), (frames[1] or whole).only(places))
         for edit in edits:
-            tensor = edit.apply(tensor, *frames, rows_at=rows_at, length=length, past=past, keys_from=keys_from)
+            place: dict[str, Any] = {"rows_at": rows_at, "length": length, "past": past, "keys_from": keys_from}
+            new = edit.apply(tensor, *frames, **place)
+            if visible is not None and new is not tensor:
+                if every and edit.keys is not None:
+                    guards.check_seen(edit, edit.marked(tensor, *frames, **place), visible)
+                new = torch.where(visible, new, tensor)
+            tensor = new
         if keep:
             self.keep(site, tensor, rows_at is not None)
             self._past[site] += here
@@ -337,10 +352,12 @@ class Capture:
         """The chosen rows, (batch, row), none of them negative; None is all. Raises OutOfRange."""
         if self.rows is None:
             return None
+        if self.rows.dim() == 2 and len(self.rows) not in (1, batch):
+            raise OutOfRange(f"rows were given for {len(self.rows)} prompts, but the batch has {batch}.")
         for row in (int(self.rows.min()), int(self.rows.max())):
             check_indices("row", row, length)
         rows = self.rows.to(device) % length
-        return rows if rows.dim() == 2 else rows.expand(batch, -1)
+        return rows.expand(batch, -1)
 
     def frames_of(self, site: Site) -> tuple[Frame | None, Frame | None]:
         """How prompts lie along a site's positions (those of keys for key sites), and along its columns."""

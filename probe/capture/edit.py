@@ -73,7 +73,8 @@ class Edit:
     heads: query heads; at `k`, `rot_k`, `v` the key-value heads they read, hence whole groups. rows: positions (of
     keys at `k`, `rot_k`, `v`; of queries elsewhere), the same for every prompt, or a list for each. keys: columns of
     `scores` and `pattern`. prompts: numbers of prompts. None is always all. Positions count a prompt's real tokens in
-    `Subject.run` and the tensors' positions in `Capture`; negative ones count from the end.
+    `Subject.run` and the tensors' positions in `Capture`; negative ones count from the end. Cells of `scores` and
+    `pattern` that a mask hides, later positions and padding, stay hidden.
     """
 
     site: str
@@ -136,8 +137,21 @@ class Edit:
         for (rows_here, keys_here), members in groups.items():
             index, where = self._part(tensor, members, dict(rows_here), keys_here and dict(keys_here))
             numbers = _index([frame.indices[b] for b in members], tensor)
-            edited[index] = self.change(edited[index], where._replace(prompts=numbers)).to(edited.dtype)
+            edited[index] = self._changed(edited[index], where._replace(prompts=numbers)).to(edited.dtype)
         return edited
+
+    def _changed(self, part: Tensor, where: Where) -> Tensor:
+        """Raises ProbeError where the change, which may be a user's, makes something that does not fit."""
+        new: Any = self.change(part, where)
+        if isinstance(new, Tensor) and _fits(new.shape, part.shape):
+            return new
+        what = f"a tensor of shape {tuple(new.shape)}" if isinstance(new, Tensor) else repr(new)
+        raise ProbeError(f"an edit ({self}) made {what} of a part of shape {tuple(part.shape)}.")
+
+    def marked(self, tensor: Tensor, *frames: Frame | None, **place: Any) -> Tensor:
+        """Bool, of the tensor's shape: the cells that this edit is for. Arguments as for `apply`."""
+        mark = dataclasses.replace(self, change=lambda part, _: torch.ones_like(part))
+        return mark.apply(torch.zeros_like(tensor, dtype=torch.bool), *frames, **place)
 
     def _part(
         self, tensor: Tensor, prompts: list[int], rows: dict[int, int], keys: dict[int, int] | None
@@ -197,6 +211,12 @@ class Path:
 
 
 Edits = Sequence[Edit | Path] | Sequence[Sequence[Edit | Path]]
+
+
+def _fits(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` can be put into one of shape `whole`."""
+    ends = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(size in (1, there) for size, there in ends)
 
 
 def _index(values: Sequence[int], like: Tensor) -> Tensor:

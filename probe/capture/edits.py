@@ -20,8 +20,8 @@ from torch import Tensor
 
 from probe.capture.edit import HEAD_SITES, Captured, Change, Edit, Indices, Path, Positions, Where
 from probe.capture.paths import path
-from probe.errors import OutOfRange, ProbeError
-from probe.sites import SQUARE_SITES, Site, check_indices, check_sites, split
+from probe.errors import OutOfRange, ProbeError, UnknownName
+from probe.sites import SQUARE_SITES, Site, check_indices, check_sites, plain_indices, split
 
 __all__ = [
     "Edit",
@@ -39,6 +39,7 @@ __all__ = [
     "zero",
 ]
 UNEDITABLE = ("logits",)
+CHOICES = ("heads", "rows", "keys", "prompts")
 
 
 def edit(
@@ -51,12 +52,15 @@ def edit(
     keys: Indices | Sequence[Sequence[int]] = None,
     prompts: Indices = None,
     what: str = "change",
+    **unknown: object,
 ) -> Edit:
     """An edit that puts `change(part, where)` in the place of the chosen part of a site (see `Change`).
 
     layer: None for `embed`. Raises UnknownName for a site that does not exist, ProbeError for a choice that the site
-    does not have.
+    does not have or that chooses nothing.
     """
+    if unknown:
+        raise UnknownName.of("choice of an edit", next(iter(unknown)), CHOICES)
     (site,) = check_sites(site)
     base = split(site)[1]
     if base in UNEDITABLE:
@@ -67,7 +71,11 @@ def edit(
         raise ProbeError(f"{site} has no heads; edit z or result to reach one head's part.")
     if keys is not None and base not in SQUARE_SITES:
         raise ProbeError(f"keys are columns of {' and '.join(SQUARE_SITES)}; {site} has none.")
-    return Edit(site, layer, change, _tuple(heads), _rows(rows), _rows(keys), _tuple(prompts), what)
+    chosen = _tuple(heads), _rows(rows), _rows(keys), _tuple(prompts)
+    for name, choice in zip(CHOICES, chosen, strict=True):
+        if choice == ():
+            raise ProbeError(f"{name}=[] of an edit of {site} chooses nothing; leave it out for all.")
+    return Edit(site, layer, change, *chosen, what)
 
 
 def zero(site: str, layer: int | None = None, **where: object) -> Edit:
@@ -82,18 +90,14 @@ def scale(site: str, layer: int | None, factor: float, **where: object) -> Edit:
 
 def add(site: str, layer: int | None, vector: Tensor, **where: object) -> Edit:
     """Add `vector`, which broadcasts to the chosen part: (d_model,) or (head, d_head). Steering."""
-    return edit(site, layer, lambda part, _: part + vector.to(part), what="add to", **where)  # type: ignore[arg-type]
+    added = _tensor(vector, "what is added")
+    return edit(site, layer, lambda part, _: _alike(added, part, site) + part, what="add to", **where)  # type: ignore[arg-type]
 
 
 def replace(site: str, layer: int | None, values: Tensor, **where: object) -> Edit:
     """Put `values`, which broadcast to the chosen part, in its place."""
-    return edit(
-        site,
-        layer,
-        lambda part, _: values.to(part).expand_as(part),
-        what="replace",
-        **where,  # type: ignore[arg-type]
-    )
+    new = _tensor(values, "what replaces it")
+    return edit(site, layer, lambda part, _: _alike(new, part, site), what="replace", **where)  # type: ignore[arg-type]
 
 
 def mean(site: str, layer: int | None, run: Captured, **where: object) -> Edit:
@@ -194,16 +198,34 @@ def _whole(run: Captured, site: str, layer: int | None) -> Tensor:
     return run[site] if layer is None else run[site, layer]
 
 
+def _tensor(given: Any, what: str) -> Tensor:
+    if not isinstance(given, Tensor):
+        raise ProbeError(f"{what} in an edit is a tensor, not {type(given).__name__}: give torch.tensor(...).")
+    return given
+
+
+def _alike(values: Tensor, part: Tensor, site: str) -> Tensor:
+    """Broadcast to the part of a site. Raises ProbeError where the sizes do not fit."""
+    try:
+        return values.to(part).expand_as(part)
+    except RuntimeError as error:
+        raise ProbeError(
+            f"a tensor of shape {tuple(values.shape)} does not fit into a part of {site} of shape {tuple(part.shape)}."
+        ) from error
+
+
 def _tuple(given: Any) -> tuple[int, ...] | None:
     """One number or several, NumPy's too, as plain ones."""
     if given is None:
         return None
-    return (int(given),) if isinstance(given, Integral) else tuple(int(i) for i in given)
+    return plain_indices("place of an edit", given)
 
 
 def _rows(given: Any) -> Positions:
     """The same, or a list for each prompt."""
+    if isinstance(given, Tensor):
+        given = given.tolist()
     several = given is not None and not isinstance(given, Integral) and len(tuple(given)) > 0
     if not several or isinstance(next(iter(given)), Integral):
         return _tuple(given)
-    return tuple(tuple(int(i) for i in one) for one in given)
+    return tuple(plain_indices("place of an edit", one) for one in given)

@@ -83,7 +83,8 @@ def write(
         anatomy, sites, layers=layers, heads=heads, edits=edits, frames=frames, max_bytes=max_bytes, steps=True
     )
     with torch.no_grad(), seen:
-        whole = _generate(anatomy.model, batch.inputs, sampling, pad_id, stop)
+        start = decoder_start if anatomy.is_encoder_decoder else None
+        whole = _generate(anatomy.model, batch.inputs, sampling, pad_id, stop, start)
     written = whole[:, 1 if anatomy.is_encoder_decoder else batch.inputs["input_ids"].shape[1] :].tolist()
     new = tuple(tuple(ids[: ids.index(stop) + 1] if stop in ids else ids) for ids in written)
     return Written(new, _grown(batch, [len(n) for n in new]), seen)
@@ -113,7 +114,9 @@ def _check(
         )
 
 
-def _generate(model: Any, inputs: dict[str, Any], sampling: Sampling, pad_id: int, stop: int | None) -> Tensor:
+def _generate(
+    model: Any, inputs: dict[str, Any], sampling: Sampling, pad_id: int, stop: int | None, start: int | None
+) -> Tensor:
     if isinstance(model, GPT):
         return model.generate(
             inputs["input_ids"],
@@ -136,15 +139,22 @@ def _generate(model: Any, inputs: dict[str, Any], sampling: Sampling, pad_id: in
             "top_k": sampling.top_k or 0,
             "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
         }
-    # A configuration of our own: a checkpoint's may ask for penalties or sampling that nobody asked for here.
+    if start is not None:
+        chosen["decoder_start_token_id"] = start
     config = GenerationConfig(
         max_new_tokens=sampling.max_new_tokens, pad_token_id=pad_id, eos_token_id=stop, use_cache=True, **chosen
     )
     if "input_ids" not in inspect.signature(model.forward).parameters:
         raise UnsupportedModel(f"{type(model).__name__} does not write from token ids.")
-    with torch.random.fork_rng():
-        torch.manual_seed(sampling.seed)
-        return model.generate(**given, generation_config=config)  # type: ignore[no-any-return]
+    # What is left open is filled from the checkpoint's own configuration, which may ask for beams, penalties or forced
+    # tokens that nobody asked for here.
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(sampling.seed)
+            return model.generate(**given, generation_config=config)  # type: ignore[no-any-return]
+    finally:
+        model.generation_config = own
 
 
 def _grown(batch: Batch, new: Sequence[int]) -> Batch:

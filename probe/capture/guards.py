@@ -8,12 +8,77 @@ from typing import Any
 
 import psutil
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probe.anatomy.stacks import Anatomy, Stack
 from probe.capture.edit import Edit
-from probe.errors import ProbeError, UnsupportedModel
+from probe.errors import CaptureError, OutOfRange, ProbeError, UnsupportedModel
 from probe.sites import CROSS, KEY_SITES, WHOLE_SITES, Site, check_indices, kv_head, split
+
+
+def checked_model(model: object) -> nn.Module:
+    """Raises ProbeError for what is no module."""
+    if not isinstance(model, nn.Module):
+        raise ProbeError(f"a capture reads a torch module, not {model!r}: give probe.load(...).model.")
+    return model
+
+
+def checked_some(kind: str, given: int | Sequence[int], size: int) -> tuple[int, ...]:
+    """`check_indices` of at least one. Raises OutOfRange."""
+    chosen = check_indices(kind, given, size)
+    if not chosen:
+        raise OutOfRange(f"no {kind} was chosen: give at least one of 0 to {size - 1}, or leave {kind}s= out for all.")
+    return chosen
+
+
+def checked_rows(rows: Sequence[int] | Tensor | None) -> Tensor | None:
+    """Query positions as (row,) or (batch, row). Raises OutOfRange."""
+    if rows is None:
+        return None
+    try:
+        found = torch.as_tensor(rows)
+    except (TypeError, ValueError) as error:
+        raise OutOfRange(f"rows are positions, a list of them or a (batch, row) tensor, not {rows!r}.") from error
+    whole = not found.is_floating_point() and found.dtype != torch.bool
+    if not whole or found.dim() > 2 or not found.numel():
+        raise OutOfRange(
+            f"rows are positions, whole numbers, at least one, as a list or a (batch, row) tensor, not {rows!r}."
+        )
+    return found.long().reshape(-1) if found.dim() < 2 else found.long()
+
+
+def checked_device(device: str | torch.device | None) -> torch.device | None:
+    """Raises ProbeError for a name that torch does not know."""
+    try:
+        return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ProbeError(f"device={device!r} is none that torch knows, such as 'cpu' or 'cuda:0'.") from error
+
+
+def check_seen(edit: Edit, chosen: Tensor, visible: Tensor) -> None:
+    """Raises CaptureError for an edit of cells that no mask leaves to see. chosen: the cells that it is for."""
+    if bool(chosen.any()) and not bool((chosen & visible).any()):
+        raise CaptureError(
+            f"an edit ({edit}) changes nothing: none of its query positions can see any of its key positions."
+        )
+
+
+def checked_metric(value: object) -> Tensor:
+    """Raises ProbeError for what is no single number that gradients can be taken of."""
+    if isinstance(value, Tensor) and value.dim() == 0:
+        return value
+    made = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    raise ProbeError(f"the metric made {made}, not a tensor with one number, such as logits[-1, 3] - logits[-1, 5].")
+
+
+def check_evaluating(model: nn.Module) -> None:
+    """Raises ProbeError for a model whose answers are drawn, because it was put back into training mode."""
+    dropouts = (getattr(m, "p" if isinstance(m, nn.Dropout) else "dropout", 0) for m in model.modules() if m.training)
+    if model.training and any(isinstance(p, float) and p > 0 for p in dropouts):
+        raise ProbeError(
+            f"{type(model).__name__} is in training mode with dropout, so that each run is another draw: call "
+            "subject.model.eval() first."
+        )
 
 
 def check_gradients(anatomy: Anatomy, sites: Iterable[Site]) -> None:

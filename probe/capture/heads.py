@@ -52,7 +52,7 @@ class AttentionSites:
         self.chains = {m: tuple(self._chains(m)) for m in self.modules}
         self._seen: Counter[nn.Module] = Counter()
         self._lengths: Counter[tuple[str, int]] = Counter()  # query positions of earlier steps
-        self._scores = torch.empty(0)  # of the running chain
+        self._scores = self._visible = torch.empty(0)  # of the running chain
         self._queries = 0  # query positions of the running chain
         self._inputs: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._running: list[nn.Module] = []
@@ -222,6 +222,8 @@ class AttentionSites:
         whole = capture.with_gradients and bool(wanted)
         call.square_edited = bool(edits)
         if whole or (edits and capture.store.steps):
+            if wanted:
+                self._expect(call, wanted, None)
             rows = self._computed(call, None, prefix, layer, keep=True)
             call.output = rows.z.to(call.output.dtype)
             self._see(prefix, layer, rows.visible)
@@ -246,6 +248,8 @@ class AttentionSites:
         most = max(len(touched[b]) for b in places)
         filled = [[*sorted(touched[b]), *([min(touched[b])] * (most - len(touched[b])))] for b in places]
         at = torch.tensor(filled, device=call.query.device)
+        cells = len(places) * call.query.shape[1] * most * call.key.shape[2]
+        self.capture.store.expect(Site(edits[0].site, layer), cells * max(4, call.query.element_size()), 1)
         z = self._computed(only(call, places), at, prefix, layer, keep=False, places=places).z
         call.output = call.output.clone()
         call.output[torch.tensor(places, device=at.device)[:, None], at] = z.to(call.output.dtype)
@@ -263,7 +267,8 @@ class AttentionSites:
     ) -> Rows:
         """Attention rows with the edits made in them. keep: whether the capture is to keep what it wants of them."""
         edited = {s.base for s in self.capture.edits if s.prefix == prefix and s.layer == layer}
-        link = self._link(call, at, prefix, layer, places) if edited & set(SQUARE_SITES) else None
+        every = (at is None or places is not None) and not self.capture.store.steps  # row that an edit touches
+        link = self._link(call, at, prefix, layer, places, every) if edited & set(SQUARE_SITES) else None
         rows = attention_rows(call, at, link, values=values)
         if "scores" in edited:
             self._check_not_blind(rows, Site(prefix + "scores", layer))
@@ -272,13 +277,33 @@ class AttentionSites:
                 self.capture.keep(Site(prefix + name, layer), getattr(rows, name), rows_chosen=at is not None)
         return rows
 
-    def _link(self, call: Call, at: Tensor | None, prefix: str, layer: int, places: Sequence[int] | None) -> Link:
-        """Makes the edits of scores and pattern in the rows `at` while they are computed."""
+    def _link(
+        self,
+        call: Call,
+        at: Tensor | None,
+        prefix: str,
+        layer: int,
+        places: Sequence[int] | None,
+        every: bool = False,
+    ) -> Link:
+        """Makes the edits of scores and pattern in the rows `at` while they are computed. every: these are all the
+        rows that edits touch, so that one which changes no visible cell is known to change nothing.
+        """
         past = self._lengths[prefix, layer] if self.capture.store.steps else None
 
-        def link(name: str, tensor: Tensor) -> Tensor:
+        def link(name: str, tensor: Tensor, visible: Tensor) -> Tensor:
             site, total = Site(prefix + name, layer), call.query.shape[2]
-            return self.capture.visit(site, tensor, rows_at=at, length=total, places=places, first=past, keep=False)
+            return self.capture.visit(
+                site,
+                tensor,
+                rows_at=at,
+                length=total,
+                places=places,
+                first=past,
+                keep=False,
+                visible=visible,
+                every=every,
+            )
 
         return link
 
@@ -316,15 +341,20 @@ class AttentionSites:
                     forget()
             return self._visited(Site(prefix + name, layer), tensor, self._queries)
         if name == "scores":
-            saw = (tensor > MASKED).any(-1)
-            tensor = self._scores = self.capture.visit(Site(prefix + name, layer), tensor)
+            visible = self._visible = tensor > MASKED
+            saw, every = visible.any(-1), not self.capture.store.steps
+            tensor = self.capture.visit(Site(prefix + name, layer), tensor, visible=visible, every=every)
+            self._scores = tensor
             if bool((saw & ~(tensor > MASKED).any(-1)).any()):
                 raise CaptureError(BLIND.format(Site(prefix + name, layer)))
             rows = None if prefix == ENCODER else self.capture.rows_of(tensor.shape[0], tensor.shape[2], tensor.device)
             seen = tensor if rows is None else take(tensor, rows, 2)
             self._see(prefix, layer, (seen > MASKED).any(1, keepdim=True))
             return tensor
-        tensor = self.capture.visit(Site(prefix + name, layer), tensor)
+        hidden = self._visible if name == "pattern" else None
+        tensor = self.capture.visit(
+            Site(prefix + name, layer), tensor, visible=hidden, every=not self.capture.store.steps
+        )
         if name == "pattern" and self._wants_statistics(prefix, layer):
             sizes = tensor.shape
             reducer = Reducer(self.capture.wanted_statistics, *sizes, attention.causal, tensor.device)  # type: ignore

@@ -17,7 +17,7 @@ from probe.models.fetch import cache_dir
 
 FOLDER = "checked"
 PATTERNS = ("*.json", "*.safetensors")
-READERS = ("anatomy", "capture", "models")
+READERS = ("anatomy/**/*.py", "capture/**/*.py", "models/**/*.py", "sites.py")
 """Parts of the package whose change makes a model to be checked again."""
 
 
@@ -49,13 +49,16 @@ def mark(folder: Path | None, **how: str) -> Mark:
     package = Path(__file__).parents[1]
     known = {
         "model": [_facts(p) for pattern in PATTERNS for p in sorted(folder.glob(pattern))],
-        "readers": [_facts(p) for part in READERS for p in sorted((package / part).rglob("*.py"))],
+        "readers": [_facts(p) for pattern in READERS for p in sorted(package.glob(pattern))],
         "versions": [version(name) for name in ("torch", "transformers")],
         **how,
     }
     return Mark(cache_dir() / FOLDER / hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest())
 
 
-def _facts(path: Path) -> tuple[str, int, int]:
-    found = path.resolve().stat()
-    return str(path.resolve()), found.st_size, found.st_mtime_ns
+def _facts(path: Path) -> tuple[object, ...]:
+    try:
+        found = path.resolve().stat()
+    except OSError:  # a link that leads nowhere; loading says what is wrong with it, if it is needed
+        return (str(path),)
+    return str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -38,6 +38,8 @@ def path(
     Raises UnknownName, ProbeError.
     """
     chosen = tuple(into) if not isinstance(into, str) else (into,)
+    if not chosen:
+        raise ProbeError("into=[] of a path: nothing of the reader would see it; name one of q, k and v.")
     for name in chosen:
         if name not in INTO:
             raise UnknownName.of("input of a head", name, INTO)
@@ -86,6 +88,11 @@ def check_readers(paths: Iterable[Path], edits: Mapping[Site, Any], read: Iterab
                     "on the side, and the pass itself holds what it looks at without. Read its z, or another layer."
                 )
         for site in edits:
+            if site.layer == each.writer[0] and site.base in ("result", "attn_out") and not site.prefix:
+                raise ProbeError(
+                    f"{site} is edited and read by a {each}, which takes what the head wrote without the edit. Edit z, "
+                    "or run them apart."
+                )
             if site.layer == each.reader[0] and site.base in ("resid_pre", *INTO, "rot_q", "rot_k", *SQUARE_SITES):
                 raise ProbeError(f"{site} is edited and read by a {each}: one capture cannot do both. Run them apart.")
 

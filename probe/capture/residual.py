@@ -110,6 +110,9 @@ class ResidualSites:
                 whole = site.prefix == ENCODER
                 rows = None if whole else capture.rows_of(z.shape[0], z.shape[1], z.device)
                 heads = capture.heads_of(attention.n_heads)
+                n_rows = z.shape[1] if rows is None else rows.shape[1]
+                size = z.shape[0] * n_rows * len(heads) * output.shape[-1] * output.element_size()
+                capture.store.expect(site, size, capture.layers_left(site))
                 with capture.aside():
                     parts = head_writes(module, z if rows is None else take(z, rows, 1), heads)
                 capture.put(site, parts)

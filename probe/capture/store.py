@@ -10,7 +10,13 @@ from torch import Tensor
 from probe.errors import CaptureError
 from probe.sites import CROSS, ENCODER, KEY_SITES, SQUARE_SITES, Site
 
-GB = 1e9
+
+def amount(size: int) -> str:
+    """Bytes in words: 2.31 GB, 45.0 MB, 812 bytes."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} bytes"
 
 
 class Store:
@@ -20,6 +26,8 @@ class Store:
     """
 
     def __init__(self, *, device: torch.device | None, max_bytes: int, steps: bool) -> None:
+        if max_bytes < 0:
+            raise CaptureError(f"max_bytes={max_bytes}: a capture may hold 0 bytes or more.")
         self.device, self.max_bytes, self.steps = device, max_bytes, steps
         self.bytes = 0
         self._kept: dict[Site, list[tuple[Tensor, int]]] = {}
@@ -51,8 +59,8 @@ class Store:
             return
         over = f" over {layers_left} layers" if layers_left > 1 else ""
         raise CaptureError(
-            f"{site.name} would take {size * layers_left / GB:.2f} GB{over}, beside {self.bytes / GB:.2f} GB already "
-            f"kept; max_bytes is {self.max_bytes / GB:.2f} GB. Ask for fewer layers, prompts or rows (rows=), or "
+            f"{site.name} would take {amount(size * layers_left)}{over}, beside {amount(self.bytes)} already "
+            f"kept; max_bytes is {amount(self.max_bytes)}. Ask for fewer layers, prompts or rows (rows=), or "
             "stream statistics."
         )
 

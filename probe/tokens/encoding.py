@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,17 @@ class Encoded:
         if not inside:
             raise SpanError(f"no token lies in characters {span.start} to {span.end} of {self.text!r}")
         return tuple(inside)
+
+
+def listed(texts: object) -> list[str]:
+    """One text or several as a list. Raises PromptError for anything else, and for none."""
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, Iterable):
+        raise PromptError(f"prompts are a text or a list of texts, not {texts!r}.")
+    if not (several := list(texts)):
+        raise PromptError("no prompts were given; give at least one text.")
+    return several
 
 
 def encode(tokenizer: Any, text: str, max_positions: int | None = None) -> Encoded:

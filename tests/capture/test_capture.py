@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import probe
 from probe.capture.capture import Capture
 from probe.errors import CaptureError, OutOfRange, UnknownName, UnsupportedModel
 from probe.sites import kv_head
+from probe.subject import Subject
 from tests.capture.conftest import SITES, Case, attentions, blocks, eager_attentions, projects
 
 
@@ -339,3 +341,21 @@ def test_training_mode_with_dropout_is_refused() -> None:
     model = BertModel(config).train()
     with pytest.raises(UnsupportedModel, match="training mode"), Capture(model, "pattern"):
         model(torch.ones(1, 4, dtype=torch.long))
+
+
+def test_an_attention_whose_mask_probe_cannot_read_is_refused_by_name(tiny: Subject) -> None:
+    import transformers as tf
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register("mine", sdpa_attention_forward)
+    torch.manual_seed(0)
+    config = tf.LlamaConfig(
+        vocab_size=400, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = tf.LlamaForCausalLM(config).eval()
+    model.set_attn_implementation("mine")
+    with pytest.raises(
+        UnsupportedModel, match=r"cannot be read under the attention implementation 'mine'.*eager, sdpa"
+    ):
+        probe.load(model, tiny.tokenizer)

@@ -186,3 +186,68 @@ def test_what_cannot_be_written_is_refused(tiny: Subject, minilm: Subject) -> No
         tiny.generate("Anna thanked Ben .", max_new_tokens=2, edits=[edits.path((0, 0), (1, 0))])
     with pytest.raises(OutOfRange, match="count from a prompt's start while text is written"):
         tiny.generate("Anna thanked Ben .", max_new_tokens=2, edits=[edits.zero("z", 0, rows=-1)])
+
+
+# a checkpoint's own wishes
+
+
+def bart_writer(tiny: Subject) -> Subject:
+    import transformers as tf
+
+    torch.manual_seed(0)
+    config = tf.BartConfig(
+        vocab_size=400,
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=64,
+        init_std=0.3,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_bos_token_id=None,
+        forced_eos_token_id=None,
+    )
+    return probe.load(tf.BartForConditionalGeneration(config).eval(), tiny.tokenizer)
+
+
+WISHES = {
+    "repetition_penalty": 5.0,
+    "num_beams": 3,
+    "no_repeat_ngram_size": 1,
+    "forced_bos_token_id": 7,
+    "suppress_tokens": [1, 2, 3, 11, 17],
+    "do_sample": True,
+    "min_new_tokens": 6,
+}
+
+
+@pytest.mark.parametrize("kind", ["smollm2", "bart"])
+def test_a_checkpoint_cannot_ask_for_beams_penalties_or_forced_tokens(
+    kind: str, tiny: Subject, smollm2: Subject
+) -> None:
+    subject, texts = (smollm2, TEXTS["smollm2"]) if kind == "smollm2" else (bart_writer(tiny), TEXTS["tiny"])
+    plain = subject.generate(texts, max_new_tokens=6, sites=["z", "logits"])
+    asked = subject.model.generation_config
+    kept = {name: getattr(asked, name) for name in WISHES}
+    for name, wish in WISHES.items():
+        setattr(asked, name, wish)
+    try:
+        written = subject.generate(texts, max_new_tokens=6, sites=["z", "logits"])
+        assert subject.model.generation_config is asked
+        assert {name: getattr(asked, name) for name in WISHES} == WISHES, "the checkpoint's own are left alone"
+    finally:
+        for name, wish in kept.items():
+            setattr(asked, name, wish)
+    assert written.new_ids == plain.new_ids
+    last = subject.n_layers - 1
+    assert written["z", last].shape[0] == len(texts)
+    assert torch.equal(written["z", last].nan_to_num(), plain["z", last].nan_to_num())
+    for i, new in enumerate(written.new_ids):
+        chosen = written["logits"][i, : len(new)].argmax(-1)
+        assert tuple(chosen.tolist()) == new, "greedy: each token is the likeliest of the logits that were captured"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import probe
-from probe.capture import parity
+from probe.capture import parity, passed
 from probe.errors import UnsupportedModel
 from probe.models import gpt, store
 from probe.models.gpt import GPT, Config
@@ -138,4 +139,37 @@ def test_a_cache_that_cannot_be_written_only_means_checking_again(
 def test_a_model_in_memory_is_always_tried(tiny: Subject, checks: list[object]) -> None:
     for _ in range(2):
         probe.load(tiny.model, tiny.tokenizer)
+    assert len(checks) == 2
+
+
+def test_a_file_with_its_old_time_is_tried_again_and_a_link_to_nowhere_is_no_matter(
+    folder: Path, checks: list[object]
+) -> None:
+    weights = folder / "model.safetensors"
+    probe.load(folder)
+    was = weights.stat()
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1  # the last bit of the last weight
+    weights.write_bytes(content)
+    os.utime(weights, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert weights.stat().st_mtime_ns == was.st_mtime_ns
+    probe.load(folder)
+    assert len(checks) == 2
+    (folder / "extra.json").symlink_to(folder / "gone.json")
+    probe.load(folder)
+    probe.load(folder)
+    assert len(checks) == 3
+
+
+def test_the_code_that_reads_and_the_libraries_are_part_of_what_passed(
+    folder: Path, checks: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    real = passed._facts
+    monkeypatch.setattr(passed, "_facts", lambda path: (read.append(path), real(path))[1])
+    probe.load(folder)
+    names = {f"{path.parent.name}/{path.name}" for path in read}
+    assert {"anatomy/look.py", "capture/heads.py", "models/gpt.py", "probe/sites.py"} <= names
+    monkeypatch.setattr(passed, "version", lambda name: "another")
+    probe.load(folder)
     assert len(checks) == 2

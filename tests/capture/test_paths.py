@@ -135,3 +135,32 @@ def test_paths_that_cannot_be_are_refused(tiny: Subject, minilm: Subject) -> Non
         gemma.run(TEXT, edits=[edits.path((0, 0), (1, 0))])
     with pytest.raises(OutOfRange, match="has no prompt 0 of"):
         tiny.run(TEXT, "logits", edits=[edits.path((0, 0), (1, 0), run=tiny.run("Anna .", "result"))])
+
+
+def test_a_path_counts_as_much_of_the_write_as_the_stream_does(tiny: Subject) -> None:
+    """Granite adds 0.3 times what its attention writes."""
+    import transformers as tf
+
+    torch.manual_seed(0)
+    config = tf.GraniteConfig(
+        vocab_size=400,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        residual_multiplier=0.3,
+        initializer_range=0.3,
+    )
+    subject = probe.load(tf.GraniteForCausalLM(config).eval(), tiny.tokenizer)
+    run = subject.run(TEXT, ["result", "resid_pre", "pattern", "z"])
+    block = subject.model.model.layers[1]
+    moved = run["resid_pre", 1][0] - 0.3 * run["result", 0][0, :, 2]
+    with torch.no_grad():
+        values = block.self_attn.v_proj(block.input_layernorm(moved))[:, 8:16]
+    expected = run["pattern", 1][0, 1] @ values
+    seen = subject.run(TEXT, ["z"], edits=[edits.path((0, 2), (1, 1), into="v")])["z", 1][0]
+    assert torch.allclose(seen[:, 1], expected, atol=1e-5)
+    assert not torch.allclose(seen[:, 1], run["z", 1][0, :, 1], atol=1e-3)
+    others = [0, 2, 3]
+    assert torch.equal(seen[:, others], run["z", 1][0][:, others])

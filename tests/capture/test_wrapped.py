@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ import torch
 import probe
 from probe import edits
 from probe.capture.capture import Capture
-from probe.capture.generate import Sampling
 from probe.errors import CaptureError, UnsupportedModel
 from probe.subject import Subject
 
@@ -147,9 +147,9 @@ def _compiled_in_place(model: Any) -> Any:
 
 def test_a_capture_that_does_not_fit_says_what_it_would_take_before_it_takes_it(smollm2: Subject) -> None:
     ids = torch.tensor([[7] * 200])
-    whole = 9 * 200 * 200 * 4 * 30 / 1e9
+    whole = 9 * 200 * 200 * 4 * 30 / 1e6
     with (
-        pytest.raises(CaptureError, match=rf"scores would take {whole:.2f} GB over 30 layers.*max_bytes is 0\.02 GB"),
+        pytest.raises(CaptureError, match=rf"scores would take {whole:.2f} MB over 30 layers.*max_bytes is 20\.00 MB"),
         torch.no_grad(),
         Capture(smollm2.model, ["scores"], max_bytes=20_000_000) as capture,
     ):
@@ -160,6 +160,37 @@ def test_a_capture_that_does_not_fit_says_what_it_would_take_before_it_takes_it(
     assert capture["scores", 29].shape == (1, 9, 1, 200)
     with pytest.raises(CaptureError, match="resid_post would take"):
         smollm2.run("A cat sat.", "resid_post", max_bytes=1000)
+
+
+@pytest.mark.parametrize("site", ["scores", "pattern", "result"])
+def test_what_does_not_fit_is_not_computed(site: str, smollm2: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("computed before it was refused")
+
+    monkeypatch.setattr("probe.capture.heads.attention_rows", never)
+    monkeypatch.setattr("probe.capture.residual.head_writes", never)
+    for options in ({}, {"gradients": True}):
+        with (
+            pytest.raises(CaptureError, match=rf"{site} would take .* over 2 layers.*max_bytes is 1\.00 kB"),
+            Capture(smollm2.model, [site], layers=[0, 29], max_bytes=1000, **options),
+        ):
+            smollm2.model(input_ids=torch.tensor([[7] * 20]), use_cache=False)
+    if site != "result":
+        with (
+            pytest.raises(CaptureError, match=rf"{site} would take"),
+            torch.no_grad(),
+            Capture(smollm2.model, edits=[probe.edits.scale(site, 3, 0.5)], max_bytes=1000),
+        ):
+            smollm2.model(input_ids=torch.tensor([[7] * 20]), use_cache=False)
+
+
+def test_a_capture_may_take_what_memory_is_free(tiny: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = SimpleNamespace(available=2000)
+    monkeypatch.setattr("probe.capture.guards.psutil.virtual_memory", lambda: free)
+    with pytest.raises(CaptureError, match=r"resid_post would take .* max_bytes is 2\.00 kB"):
+        tiny.run("Anna thanked Ben .", "resid_post")
+    free.available = 10**9
+    tiny.run("Anna thanked Ben .", "resid_post")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # newer transformers say "activation checkpointing"
@@ -191,7 +222,3 @@ def test_captures_do_not_pile_up_in_memory(smollm2: Subject) -> None:
     assert held() <= before
     sizes = [seen(smollm2.model, ids.repeat(n, 1))[1].store.bytes for n in (1, 2, 4)]
     assert sizes == [sizes[0], 2 * sizes[0], 4 * sizes[0]]
-
-
-def test_sampling_is_greedy_unless_asked() -> None:
-    assert Sampling(4).temperature == 0.0

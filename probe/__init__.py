@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from probe.errors import ProbeError as ProbeError
     from probe.report.notebook import view as view
     from probe.runner.findings import Findings as Findings
+    from probe.runner.findings import Linked as Linked
     from probe.runner.findings import Listing as Listing
     from probe.runner.findings import Plot as Plot
+    from probe.runner.findings import Prompts as Prompts
     from probe.runner.findings import Section as Section
     from probe.runner.findings import Table as Table
     from probe.runner.registry import study as study
@@ -49,16 +51,21 @@ _HOMES = {
     "study": "probe.runner.registry",
     "Result": "probe.runner.results",
     "view": "probe.report.notebook",
-    **dict.fromkeys(("Findings", "Section", "Table", "Plot", "Listing"), "probe.runner.findings"),
+    **dict.fromkeys(
+        ("Findings", "Section", "Table", "Plot", "Listing", "Linked", "Prompts"),
+        "probe.runner.findings",
+    ),
 }
 _MODULES = {"causal": "probe.causal", "data": "probe.data", "edits": "probe.capture.edits", "scores": "probe.scores"}
 
 __all__ = [
     "Capture",
     "Findings",
+    "Linked",
     "Listing",
     "Plot",
     "ProbeError",
+    "Prompts",
     "Result",
     "Section",
     "Subject",

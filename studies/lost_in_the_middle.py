@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from probe.causal.controls import Groups
+    from probe.data.texts import Dataset
     from probe.subject import Subject
 
 LISTS = {"quick": 12, "full": 40}
@@ -23,11 +24,13 @@ HEADS_LISTS = {"quick": 24, "full": 60}
 GROUPS = {"quick": (10, 20), "full": (40, 24)}  # random groups, and questions they are knocked out on
 KNOCKED = 10
 SHOWN = 6
+PROMPTS = 4  # lists whose prompts are shown
 
 
 class Watched(NamedTuple):
     """What heads do on one set of lists. mass: (layer, head, question). answers: `probe.causal.by_index.answers`.
-    auc: (layer, head). held: which questions were not used to choose heads.
+    auc: (layer, head). held: which questions were not used to choose heads. prompts: the questions held, one row each;
+    tokens: those of a few, with the attention of the first heads chosen (`probe.causal.prompts.tokens`).
     """
 
     mass: npt.NDArray[np.float64]
@@ -36,6 +39,8 @@ class Watched(NamedTuple):
     held: npt.NDArray[np.bool_]
     chosen: list[tuple[int, int]]
     groups: Groups
+    prompts: pd.DataFrame
+    tokens: pd.DataFrame
 
 
 @probe.study(models=("smollm2",))
@@ -101,6 +106,7 @@ def watch(subject: Subject, profile: str, seed: int) -> Watched:
     from probe.causal import by_index
     from probe.causal.controls import knock_out_group, output_norms
     from probe.causal.lookups import facts
+    from probe.causal.prompts import tokens
     from probe.causal.sweep import highest
     from probe.scores.measure import measure
 
@@ -117,7 +123,28 @@ def watch(subject: Subject, profile: str, seed: int) -> Watched:
     n_groups, n_questions = GROUPS[profile]
     groups = knock_out_group(subject, units[:n_questions], chosen, norms, groups=n_groups, seed=seed)
     auc = by_index.within_index_auc(mass[..., held], list(found["correct"][held]), list(found["index"][held]))
-    return Watched(mass, found, auc, held, chosen, groups)
+    prompts = behind(found[held], asked)
+    shown = found["item"][found["list"].isin(names[1::2][:PROMPTS])]
+    read = tokens(subject, asked, list(shown), chosen[:SHOWN])
+    return Watched(mass, found, auc, held, chosen, groups, prompts, read)
+
+
+def behind(found: pd.DataFrame, asked: Dataset) -> pd.DataFrame:
+    """One row a question: what was asked for, and what the model finds likeliest."""
+    import numpy as np
+    import pandas as pd
+
+    right = {item.item: item.question.right for item in asked.items}
+    return pd.DataFrame(
+        {
+            "index": found["index"],
+            "prompt": found["item"],
+            "correct": found["correct"],
+            "asked for": found["item"].map(right),
+            "its probability": np.exp(found["log_p"]),
+            "likeliest": found["likeliest"],
+        }
+    )
 
 
 def answer(subject: Subject, ends: pd.DataFrame, seen: Watched) -> str:
@@ -233,7 +260,6 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
     table = pd.DataFrame(rows, columns=["head", "mass", *indices, "AUC within index"])
     every = seen.auc[np.isfinite(seen.auc)]
     best = f"the best of all heads has {every.max():.2f}" if every.size else "no index had enough of both answers"
-    drawn = pd.concat(lines[:SHOWN], ignore_index=True)
     groups = seen.groups
     return probe.Section(
         "Which heads find it",
@@ -247,19 +273,51 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
         ),
         (
             probe.Table("heads", table, "Mean attention from the answering position to the value asked for.", digits=2),
-            probe.Table("mass", drawn, "The same by index.", shown=False),
-            probe.Plot(
-                "mass_by_index",
-                "mass",
-                "lines",
-                "index",
-                "value",
-                "Attention to the value asked for, by its index: the six heads with most.",
-                by="head",
-                low="low",
-                high="high",
-                x_label="index of the fact asked for",
-                y_label="attention",
+            *linked_view(seen, pd.concat(lines[:SHOWN], ignore_index=True), seed),
+        ),
+    )
+
+
+def linked_view(seen: Watched, mass: pd.DataFrame, seed: int) -> tuple[object, ...]:
+    """Accuracy above attention, by index, with the prompts behind both. mass: of each head, by index."""
+    from probe.causal.by_index import curve
+
+    held = seen.answers[seen.held]
+    by_index = {"kind": "lines", "x": "index", "y": "value", "low": "low", "high": "high"}
+    n_lists, n = held["list"].nunique(), int(held["n"].iloc[0])
+    right = probe.Plot(
+        "watched_by_index",
+        "watched",
+        caption="Share of lists in which the value asked for is the likeliest of those in the list.",
+        by="phrasing",
+        marks={"chance": 1 / n},
+        y_label="accuracy",
+        **by_index,
+    )
+    looks = probe.Plot(
+        "mass_by_index",
+        "mass",
+        caption=f"From the answering position to the value asked for: the {mass['head'].nunique()} heads with most.",
+        by="head",
+        x_label="index of the fact asked for",
+        y_label="attention",
+        **by_index,
+    )
+    return (
+        probe.Table("watched", curve(held, "correct", seed=seed), "Accuracy of the same questions.", shown=False),
+        probe.Table("mass", mass, "Attention to the value asked for, by its index.", shown=False),
+        probe.Table("prompts", seen.prompts, "Each of these questions, and what was answered.", digits=2, shown=False),
+        probe.Table("tokens", seen.tokens, "Tokens of some, with where heads look.", shown=False),
+        probe.Linked(
+            "by_index",
+            (right, looks),
+            f"Accuracy and attention by index, on the same {len(held)} questions: {n_lists} lists of {n} facts that "
+            "chose no head, each asked about at every index. Intervals are over lists.",
+            probe.Prompts(
+                "prompts",
+                "tokens",
+                f"Prompts of the first {PROMPTS} of these lists, whatever was answered. The answer is the likeliest of "
+                "the values in the list, among which the probability is, too.",
             ),
         ),
     )

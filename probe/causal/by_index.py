@@ -26,16 +26,19 @@ FEWEST = 5  # right and wrong answers at an index, for an AUC there
 
 def answers(subject: Subject, dataset: Dataset) -> pd.DataFrame:
     """One row a question: item, list, n, phrasing, index, correct (1 where the value asked for is the likeliest of
-    those in the list; a tie counts as a share), log_p (nats: its log-probability among those values).
+    those in the list; a tie counts as a share), log_p (nats: its log-probability among those values), likeliest (which
+    of them is, as text; of a tie the one asked for, or the first).
     """
-    tags = {i.item: i.tags for i in dataset.items if isinstance(i, Labelled)}
+    items = {i.item: i for i in dataset.items if isinstance(i, Labelled)}
     units = subject.bind(dataset).units
     rows = []
     for unit, scores in zip(units, candidate_scores(subject, units), strict=True):
-        own = tags[unit.item]
-        outcome = share_right(scores), float(scores[0] - logsumexp(scores))
+        own, question = items[unit.item].tags, items[unit.item].question
+        assert question is not None  # it has been asked
+        likeliest = (question.right, *question.wrong)[int(scores.argmax())]
+        outcome = share_right(scores), float(scores[0] - logsumexp(scores)), likeliest
         rows.append((unit.item, unit.cluster, int(own["n"]), own["phrasing"], int(own["index"]), *outcome))
-    return pd.DataFrame(rows, columns=["item", "list", "n", "phrasing", "index", "correct", "log_p"])
+    return pd.DataFrame(rows, columns=["item", "list", "n", "phrasing", "index", "correct", "log_p", "likeliest"])
 
 
 def question_effect(subject: Subject, found: pd.DataFrame, absent: Dataset) -> pd.DataFrame:

@@ -10,7 +10,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from probe.errors import ProbeError, ResultsError
 from probe.report.folder import parquet_table
-from probe.runner.findings import FINDINGS, Findings, Kind, Listing, Log, Plot, Section, Table, table_file
+from probe.runner.findings import (
+    FINDINGS,
+    Findings,
+    Kind,
+    Linked,
+    Listing,
+    Log,
+    Part,
+    Plot,
+    Prompts,
+    Section,
+    Table,
+    table_file,
+)
 from probe.runner.manifest import Manifest
 
 
@@ -59,10 +72,27 @@ class _Listing(_Strict):
     caption: str
 
 
+class _Prompts(_Strict):
+    table: str
+    tokens: str
+    caption: str
+
+
+class _Linked(_Strict):
+    part: Literal["linked"]
+    name: str
+    panels: tuple[_Plot, ...]
+    caption: str
+    prompts: _Prompts | None
+
+
+_Part = _Table | _Plot | _Listing | _Linked
+
+
 class _Section(_Strict):
     title: str
     text: tuple[str, ...]
-    parts: tuple[Annotated[_Table | _Plot | _Listing, Field(discriminator="part")], ...]
+    parts: tuple[Annotated[_Part, Field(discriminator="part")], ...]
 
 
 class _Findings(_Strict):
@@ -103,13 +133,20 @@ def read_findings(folder: Path) -> Outcome:
     return Outcome(manifest, findings)
 
 
-def _part(part: _Table | _Plot | _Listing, files: dict[str, bytes], folder: Path) -> Table | Plot | Listing:
+def _part(part: _Part, files: dict[str, bytes], folder: Path) -> Part:
     if isinstance(part, _Listing):
         return Listing(part.text, part.caption)
     if isinstance(part, _Plot):
-        return Plot(**part.model_dump(exclude={"part"}))
+        return _plot(part)
+    if isinstance(part, _Linked):
+        prompts = None if part.prompts is None else Prompts(**part.prompts.model_dump())
+        return Linked(part.name, tuple(map(_plot, part.panels)), part.caption, prompts)
     name = table_file(part.name)
     if name not in files:
         raise ResultsError(f"{folder / 'manifest.json'} does not list {name}, the file of the table {part.name!r}.")
     frame = parquet_table(files[name], folder / name, ())
     return Table(frame=frame, **part.model_dump(exclude={"part"}))
+
+
+def _plot(part: _Plot) -> Plot:
+    return Plot(**part.model_dump(exclude={"part"}))

@@ -1,27 +1,28 @@
-"""The page of a folder of findings: an answer, and sections of text, tables, figures and listings. No script."""
+"""The page of a folder of findings: an answer, and sections of text, tables, figures and listings. It has a script only
+where figures are linked.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 
-from probe.report import tables
+from probe.report import linked, tables
 from probe.report.findings_folder import Outcome
-from probe.report.html import asset, check_budget, data_uri, environment
-from probe.report.numbers import NONE, count, number, whole
-from probe.report.strips import visible
-from probe.runner.findings import Findings, Listing, Plot, Table, table_file
+from probe.report.html import asset, check_budget, data_uri, environment, script_hash
+from probe.report.linked import View
+from probe.report.numbers import NONE, count
+from probe.report.words import alt, cell
+from probe.runner.findings import Findings, Linked, Part, Plot, Table, table_file
 
 FOLDED = 40
 """Rows above which a table is folded away until it is asked for."""
 LONG = 28
 """Characters above which a column's text may break into lines."""
-KINDS = {"lines": "Line chart", "points": "Points", "bars": "Bars", "heat": "Heat map"}
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,14 @@ class Kept:
 
 def render(outcome: Outcome, drawn: dict[str, bytes]) -> bytes:
     """The page as bytes. drawn: name of a figure -> PNG. Raises ResultsError if it is over the budget."""
-    findings, style = outcome.findings, asset("report.css")
+    findings = outcome.findings
     sections = [
         (section.title, section.text, [shown for part in section.parts if (shown := _shown(part, findings, drawn))])
         for section in findings.sections
     ]
+    views = [shown for *_, parts in sections for shown in parts if isinstance(shown, View)]
+    style = "\n".join(asset(name) for name in ("report.css", *(["linked.css"] if views else [])))
+    script = asset("linked.js") if views else ""
     text = (
         environment()
         .get_template("findings.html.j2")
@@ -83,14 +87,19 @@ def render(outcome: Outcome, drawn: dict[str, bytes]) -> bytes:
             record_rows=tables.manifest_rows(outcome.manifest),
             sections=sections,
             kept=kept(findings),
+            quantised=any(shown.behind and shown.behind.lines for shown in views),
             style=Markup(style),
+            script=Markup(script),
+            script_hash=script_hash(script),
         )
     )
     page = text.encode("utf-8", "replace")
+    every = [part for *_, parts in sections for part in parts]
     parts = {
-        "figures": sum(len(data_uri(image)) for image in drawn.values()),
-        "listings": sum(len(shown.text) for *_, parts in sections for shown in parts if isinstance(shown, Text)),
-        "style": len(style),
+        "figures": sum(len(part.source) for part in every if isinstance(part, Image)),
+        "listings": sum(len(part.text) for part in every if isinstance(part, Text)),
+        "prompts": sum(part.behind.size for part in views if part.behind),
+        "style and script": len(style) + len(script),
     }
     check_budget(len(page), parts)
     return page
@@ -104,18 +113,6 @@ def sheet(table: Table) -> Sheet:
     return Sheet(table.caption, tuple(columns), kinds, rows)
 
 
-def cell(value: object, digits: int) -> str:
-    """A value as text: "–" where there is none."""
-    if isinstance(value, bool | np.bool_):
-        return "yes" if value else "no"
-    if isinstance(value, Integral):
-        return whole(int(value))
-    if isinstance(value, Real):
-        return number(float(value), digits)
-    missing = value is None or value is pd.NA or value is pd.NaT
-    return NONE if missing else visible(str(value))
-
-
 def kept(findings: Findings) -> list[Kept]:
     """The tables that the page does not print."""
     return [
@@ -123,24 +120,13 @@ def kept(findings: Findings) -> list[Kept]:
     ]
 
 
-def alt(plot: Plot, frame: pd.DataFrame) -> str:
-    """What a figure draws, in words."""
-    x, y = plot.x_label or plot.x, plot.y_label or plot.y
-    words = [f"{plot.value} over {x} and {y}" if plot.kind == "heat" else f"{y} over {x}"]
-    for column, what in ((plot.by, "for each"), (plot.panel, "in a panel for each")):
-        if column is not None:
-            values = ", ".join(dict.fromkeys(cell(value, 3) for value in frame[column]))
-            words.append(f"{what} {column}: {values}")
-    if plot.marks:
-        words.append("marked: " + ", ".join(f"{name} {number(at)}" for name, at in plot.marks.items()))
-    return f"{KINDS[plot.kind]}: {'; '.join(words)}. The numbers are in {table_file(plot.table)}."
-
-
-def _shown(part: Table | Plot | Listing, findings: Findings, drawn: dict[str, bytes]) -> Sheet | Image | Text | None:
+def _shown(part: Part, findings: Findings, drawn: dict[str, bytes]) -> Sheet | Image | Text | View | None:
     if isinstance(part, Table):
         return sheet(part) if part.shown else None
     if isinstance(part, Plot):
         return Image(part.caption, data_uri(drawn[part.name]), alt(part, findings.tables[part.table].frame))
+    if isinstance(part, Linked):
+        return linked.view(part, findings.tables)
     return Text(part.caption, part.text)
 
 

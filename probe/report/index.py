@@ -13,10 +13,10 @@ from markupsafe import Markup
 
 from probe.errors import ResultsError
 from probe.report.findings_folder import holds_findings, read_findings
-from probe.report.findings_page import alt
 from probe.report.folder import Results, read_results
 from probe.report.html import asset, environment
 from probe.report.numbers import count
+from probe.report.words import alt
 from probe.runner.findings import Findings, figure_file
 from probe.runner.manifest import Manifest, finished
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from probe.report import metrics, strips
 from probe.report.folder import Phenomenon, Results
 from probe.report.html import head_link
@@ -136,16 +139,20 @@ def panel(phenomenon: Phenomenon, index: int) -> dict[str, str]:
     }
 
 
+Groups = list[tuple[str, str, list[tuple[Piece, float, str]]]]
+"""A strip, neighbours of the same roles together: (role names, kind, [(piece, strength of its colour from 0 to 1,
+"≈ 0.132")])."""
+
+
 @dataclass(frozen=True)
 class Strip:
     """One example as the template draws it, seen by one head.
 
-    groups: (role names, kind, [(piece, strength of its colour from 0 to 1, "≈ 0.132")]).
     sums: (field the script fills, words, "≈ 0.94"). patch: what the answer loses when the head is patched, or "".
     """
 
     example: Example
-    groups: list[tuple[str, str, list[tuple[Piece, float, str]]]]
+    groups: Groups
     sums: list[tuple[str, str, str]]
     hit: bool
     patch: str
@@ -159,14 +166,7 @@ def strip(results: Results, number: int, pieces: tuple[Piece, ...], index: int) 
     rows = results.rows[number].reshape(-1, results.rows.shape[-1])[index]
     code = strips.codes(pieces, rows)
     share = strips.decoded(code)
-    grouped = [
-        (
-            ", ".join(roles),
-            roles[0].split()[0] if roles else "",
-            [(piece, round(float(code[i]) / 255, 3), about(float(share[i]), 3)) for i, piece in members],
-        )
-        for roles, members in strips.groups(pieces)
-    ]
+    grouped = coloured(pieces, code)
     names = ["foil"] if len(example.foils) == 1 else [f"foil {i + 1}" for i in range(len(example.foils))]
     sums = [("target", "target", about(float(share[strips.indices(pieces, example.target)].sum())))]
     for foil_number, (name, foil) in enumerate(zip(names, example.foils, strict=True)):
@@ -182,6 +182,19 @@ def strip(results: Results, number: int, pieces: tuple[Piece, ...], index: int) 
         n_tokens=len(example.tokens),
         left_out=sum(p.stop - p.start for p in pieces if p.left_out),
     )
+
+
+def coloured(pieces: tuple[Piece, ...], code: npt.NDArray[np.uint8]) -> Groups:
+    """A strip with the attention on each piece, from its byte. code: (piece,)."""
+    share = strips.decoded(code)
+    return [
+        (
+            ", ".join(roles),
+            roles[0].split()[0] if roles else "",
+            [(piece, round(float(code[i]) / 255, 3), about(float(share[i]), 3)) for i, piece in members],
+        )
+        for roles, members in strips.groups(pieces)
+    ]
 
 
 def manifest_rows(manifest: Manifest) -> list[tuple[str, str]]:

@@ -225,7 +225,8 @@ def _untimed(name: str, document: Any) -> Any:
 
 
 def _is_timed(part: Mapping[str, Any]) -> bool:
-    return any(is_timed(table_file(str(part.get(key)))) for key in ("name", "table"))
+    named = any(is_timed(table_file(str(part.get(key)))) for key in ("name", "table"))
+    return named or any(map(_is_timed, part.get("panels", ())))
 
 
 def _documents(file: str, a: Any, b: Any, tolerance: Tolerance) -> list[Metric]:

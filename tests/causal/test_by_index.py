@@ -58,6 +58,7 @@ def test_auc_within_an_index_is_blind_to_position() -> None:
 def test_answers_are_those_of_a_plain_pass(smollm2: Subject) -> None:
     dataset = probe.data.buried(3, lists=2)
     found = by_index.answers(smollm2, dataset).set_index("item")
+    questions = {item.item: item.question for item in dataset.items}
     for unit in smollm2.bind(dataset).units:
         assert unit.answer is not None
         at = unit.answer.read_at
@@ -70,6 +71,8 @@ def test_answers_are_those_of_a_plain_pass(smollm2: Subject) -> None:
         expected = scores[0] - np.log(np.exp(scores).sum())
         assert found.loc[unit.item, "log_p"] == pytest.approx(expected, abs=1e-3)
         assert found.loc[unit.item, "correct"] == (scores[0] == max(scores))
+        texts = questions[unit.item].right, *questions[unit.item].wrong
+        assert found.loc[unit.item, "likeliest"] == texts[int(np.argmax(scores))]
 
 
 def test_the_question_effect_is_the_difference_to_a_name_that_is_not_there(smollm2: Subject) -> None:

@@ -18,8 +18,8 @@ import pytest
 from probe.errors import ResultsError
 from probe.report import write_index, write_report
 from probe.report.findings_folder import read_findings
-from probe.report.findings_page import alt, cell
 from probe.report.numbers import number, power, whole
+from probe.report.words import alt, cell
 from probe.runner.findings import Findings, Listing, Plot, Section, Table
 
 Make = Callable[..., Path]

@@ -1,0 +1,75 @@
+"""Tokens of prompts, their roles and where heads look, against the model's own eager attention and the data's spans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import probe
+from probe.causal.lookups import facts
+from probe.causal.prompts import tokens
+from probe.data.texts import Dataset
+from probe.errors import UnknownName, UnsupportedModel
+from probe.scores.measure import measure
+from probe.subject import Subject
+
+HEADS = [(11, 3), (4, 8), (11, 0)]
+
+
+@pytest.fixture(scope="module")
+def asked(smollm2: Subject) -> Dataset:
+    return facts(smollm2, 3, lists=2)
+
+
+@pytest.fixture(scope="module")
+def table(smollm2: Subject, asked: Dataset) -> pd.DataFrame:
+    return tokens(smollm2, asked, [item.item for item in asked.items], HEADS)
+
+
+def test_tokens_are_the_prompt_up_to_the_answer(table: pd.DataFrame, asked: Dataset) -> None:
+    assert list(table) == ["prompt", "token", "role", "11.3", "4.8", "11.0"]
+    for item in asked.items:
+        mine = table[table["prompt"] == item.item]
+        text = "".join(mine["token"])
+        assert item.text == f"{text} {item.question.right}"
+        assert list(mine["role"])[-1] == "query"
+        for role, span in [("target", item.target), *((f"foil {k}", f) for k, f in enumerate(item.foils, 1))]:
+            assert "".join(mine["token"][mine["role"] == role]).strip() == span.text(item.text)
+        assert set(mine["role"]) == {"", "query", "target", "foil 1", "foil 2"}
+
+
+def test_attention_is_the_models_own_from_the_last_token(table: pd.DataFrame, asked: Dataset, smollm2: Subject) -> None:
+    """Of a fresh eager copy, prompt by prompt."""
+    eager = probe.load("smollm2", attention="eager").model
+    for name, mine in table.groupby("prompt"):
+        ids = smollm2.tokenizer("".join(mine["token"]), return_tensors="pt").input_ids
+        with torch.no_grad():
+            attentions = eager(ids, output_attentions=True).attentions
+        for layer, head in HEADS:
+            expected = attentions[layer][0, head, -1].numpy()
+            np.testing.assert_allclose(mine[f"{layer}.{head}"], expected, atol=1e-4, err_msg=str(name))
+
+
+def test_attention_on_the_target_is_the_mass_that_scores_are_made_of(
+    table: pd.DataFrame, asked: Dataset, smollm2: Subject
+) -> None:
+    targets = smollm2.bind(asked)
+    mass = measure(smollm2, targets)["target"]
+    for number, unit in enumerate(targets.units):
+        mine = table[(table["prompt"] == unit.item) & (table["role"] == "target")]
+        for layer, head in HEADS:
+            assert mine[f"{layer}.{head}"].sum() == pytest.approx(mass[layer, head, number], abs=1e-4)
+
+
+def test_only_the_prompts_asked_for_are_read_in_their_order(smollm2: Subject, asked: Dataset) -> None:
+    names = [asked.items[4].item, asked.items[1].item]
+    assert list(dict.fromkeys(tokens(smollm2, asked, names, [(0, 0)])["prompt"])) == names
+    with pytest.raises(UnknownName, match=r"no item of buried-3-market that can be measured, named 'list-009-00'"):
+        tokens(smollm2, asked, ["list-009-00"], HEADS)
+
+
+def test_a_model_that_sees_later_tokens_is_refused(minilm: Subject) -> None:
+    with pytest.raises(UnsupportedModel, match="sees later tokens"):
+        tokens(minilm, probe.data.coreference(), [], HEADS)

@@ -1,0 +1,68 @@
+"""The section on heads, from masses and answers that are known: the view shows them, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probe.causal.controls import Groups
+from probe.runner.findings import Findings, Linked
+from probe.studies import lost_in_the_middle as study
+
+LISTS, INDICES = 8, 5
+CHOSEN = [(3, 1), (0, 2), (2, 0)]
+
+
+@pytest.fixture(scope="module")
+def seen() -> study.Watched:
+    rng = np.random.default_rng(5)
+    rows = [
+        (f"list-{k}-{i}", f"list-{k}", 5, "market", i, float((k + i) % 4 > 0), -0.1 * (i + 1), f"thing {k}")
+        for k in range(LISTS)
+        for i in range(INDICES)
+    ]
+    answers = pd.DataFrame(rows, columns=["item", "list", "n", "phrasing", "index", "correct", "log_p", "likeliest"])
+    held = answers["list"].isin([f"list-{k}" for k in range(1, LISTS, 2)]).to_numpy()
+    first = answers["item"][held].iloc[:INDICES]
+    words = pd.DataFrame(
+        {"prompt": np.repeat(first, 2), "token": ["a", " b"] * INDICES, "role": ["target", "query"] * INDICES}
+    )
+    prompts = answers[held][["index", "item", "correct"]].rename(columns={"item": "prompt"})
+    return study.Watched(
+        mass=rng.random((4, 3, len(answers))),
+        answers=answers,
+        auc=np.full((4, 3), 0.5),
+        held=held,
+        chosen=CHOSEN,
+        groups=Groups(tuple(CHOSEN), 1.0, np.array([0.1, 0.2]), 0.9),
+        prompts=prompts,
+        tokens=words.assign(**{f"{layer}.{head}": 0.5 for layer, head in CHOSEN}),
+    )
+
+
+@pytest.fixture(scope="module")
+def found(seen: study.Watched) -> Findings:
+    return Findings("So.", (study.head_section(seen, 0),))
+
+
+def test_accuracy_stands_above_attention_of_the_same_questions(found: Findings, seen: study.Watched) -> None:
+    (view,) = found.views
+    right, looks = (found.tables[plot.table].frame for plot in view.panels)
+    held = seen.answers[seen.held]
+    assert right["value"].tolist() == pytest.approx(held.groupby("index")["correct"].mean().tolist())
+    assert right["lists"].tolist() == [LISTS // 2] * INDICES
+    assert list(dict.fromkeys(looks["head"])) == ["3.1", "0.2", "2.0"]
+    for layer, head in CHOSEN:
+        mine = looks[looks["head"] == f"{layer}.{head}"]["value"]
+        mass = seen.mass[layer, head, seen.held]
+        assert mine.tolist() == pytest.approx([mass[held["index"] == i].mean() for i in range(INDICES)])
+    assert view.panels[0].marks == {"chance": 0.2}
+
+
+def test_the_view_replaces_the_figure_and_has_every_prompt_behind_it(found: Findings) -> None:
+    parts = found.sections[0].parts
+    assert [plot.name for plot in found.plots] == ["watched_by_index", "mass_by_index"]
+    assert isinstance(parts[-1], Linked)
+    assert len(found.tables["prompts"].frame) == LISTS // 2 * INDICES
+    assert f"{LISTS // 2} lists of 5 facts" in parts[-1].caption

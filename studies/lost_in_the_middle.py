@@ -316,8 +316,8 @@ def linked_view(seen: Watched, mass: pd.DataFrame, seed: int) -> tuple[object, .
             probe.Prompts(
                 "prompts",
                 "tokens",
-                f"Prompts of the first {PROMPTS} of these lists, whatever was answered. The answer is the likeliest of "
-                "the values in the list, among which the probability is, too.",
+                f"Prompts of the first {PROMPTS} of these lists, right or wrong. Probabilities are among the values in "
+                "the list.",
             ),
         ),
     )

@@ -276,3 +276,17 @@ def test_hostile_tokens_and_names_are_text(make_findings: Make, tmp_path: Path, 
     again = visit(folder / "report.html", page.evaluate(HASH)).page
     assert again.locator("g.line.dim").count() == 2, "its name comes back from the link"
     assert len(WORDS) == len(HOSTILE)
+
+
+def test_a_key_is_not_undone_by_the_news_of_an_earlier_choice(report: Path, visit: Callable[..., Visit]) -> None:
+    """The fragment changes at once, the page hears of it later; what is chosen meanwhile stays."""
+    page = visit(report).page
+    page.evaluate(
+        """() => {
+          document.querySelector('.choice button').click();
+          document.querySelector('.axis').dispatchEvent(new KeyboardEvent('keydown', {key: 'End', bubbles: true}));
+        }"""
+    )
+    page.wait_for_timeout(50)
+    check_values(page, 14)
+    until(page, f"{HASH} === '#linked=by_index&index=14&line=market'")

@@ -27,9 +27,12 @@
       return { at: Math.max(at, 0), line: known.has(line) ? line : null, open: at >= 0 };
     }
     let resting;
+    let written = null; // the fragment of which the page is still to hear
     function write() {
       const line = current.line === null ? "" : `&line=${encodeURIComponent(current.line)}`;
+      const before = location.hash;
       location.hash = `linked=${view}&index=${encodeURIComponent(names[current.at])}${line}`;
+      if (location.hash !== before) written = location.hash;
     }
     function choose(change) {
       clearTimeout(resting);
@@ -123,6 +126,9 @@
     }));
     every.addEventListener("change", () => mark(current.at));
     addEventListener("hashchange", () => {
+      const own = location.hash === written;
+      written = null;
+      if (own) return;
       clearTimeout(resting);
       show(read());
     });

@@ -125,6 +125,15 @@ def test_an_interval_is_a_band_around_its_line_and_is_left_out_where_there_is_no
             assert float(high) < heights[x] < float(low)
 
 
+def test_without_intervals_there_is_no_band() -> None:
+    over = {"table": "mass", "kind": "lines", "x": "index", "y": "value", "caption": "", "by": "head"}
+    parts = (Table("mass", mass(), ""), Linked("v", (Plot("p", **over), Plot("q", **over)), ""))
+    made = Findings("So.", (Section("One", (), parts),))
+    for line in view(made.views[0], made.tables).panels[0].lines:
+        assert line.band == "", "an empty path is no error in a browser, half of one is"
+        assert {interval for _, interval in line.cells} == {""}
+
+
 def test_missing_values_leave_gaps() -> None:
     frame = mass().assign(value=lambda t: np.where((t["head"] == "9.0") & (t["index"] == 3), np.nan, t["value"]))
     over = {"table": "mass", "kind": "lines", "x": "index", "y": "value", "caption": "", "by": "head"}

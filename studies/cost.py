@@ -20,14 +20,26 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.cost", description=__doc__)
     parser.add_argument("--profile", choices=("quick", "full"), default="quick")
     parser.add_argument("--out", type=Path, default=Path("reports/quick/cost"), help="folder for the results")
-    parser.add_argument("--only", choices=("reading", "tiny-gpt", "scoring"), help="measure one table, keep the others")
+    parser.add_argument(
+        "--only", choices=("reading", "tiny-gpt", "scoring", "where"), help="measure one table, keep the others"
+    )
     parser.add_argument("--threads", type=int, default=2, help="of torch, the same for every contender")
     parser.add_argument("--seed", type=int, default=0, help="of the token ids")
     given = parser.parse_args(words)
 
     import pandas as pd
 
-    from probe.cost.harness import PLANS, SCORING_REPEATS, TINY_REPEATS, machine, measure, measure_scoring, measure_tiny
+    from probe.cost.harness import (
+        PLANS,
+        SCORING_REPEATS,
+        TINY_REPEATS,
+        WHERE,
+        machine,
+        measure,
+        measure_scoring,
+        measure_tiny,
+        measure_where,
+    )
     from probe.cost.write import write
 
     again = f"python -m studies.cost --profile {given.profile} --threads {given.threads} --seed {given.seed}"
@@ -36,11 +48,13 @@ def main(words: Sequence[str] | None = None) -> None:
         write(given.out, facts, again, tiny=measure_tiny(TINY_REPEATS[given.profile], **how))
     if given.only in (None, "scoring"):
         write(given.out, facts, again, scoring=measure_scoring(SCORING_REPEATS[given.profile], **how))
-    tables: list[pd.DataFrame] = []
+    if given.only in (None, "where"):
+        write(given.out, facts, again, where=measure_where(WHERE[given.profile], **how))
+    read: list[pd.DataFrame] = []
     for case in PLANS[given.profile] if given.only in (None, "reading") else ():
-        tables.append(measure([case], **how))
+        read.append(measure([case], **how))
         # After each case, so that an interrupted run leaves a page of what it has measured.
-        write(given.out, facts, again, reading=pd.concat(tables, ignore_index=True))
+        write(given.out, facts, again, reading=pd.concat(read, ignore_index=True))
 
 
 def _say(line: str) -> None:

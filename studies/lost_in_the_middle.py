@@ -273,9 +273,23 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
         ),
         (
             probe.Table("heads", table, "Mean attention from the answering position to the value asked for.", digits=2),
+            probe.Table("every_head", every_head(seen), "The same of every head, by index.", shown=False),
             *linked_view(seen, pd.concat(lines[:SHOWN], ignore_index=True), seed),
         ),
     )
+
+
+def every_head(seen: Watched) -> pd.DataFrame:
+    """One row for each head and index: layer, head, index, mass, AUC (within the index), on lists that chose none."""
+    import numpy as np
+    import pandas as pd
+
+    held = seen.answers[seen.held]
+    indices = sorted(set(held["index"]))
+    mass = np.stack([seen.mass[..., seen.held][..., (held["index"] == i).to_numpy()].mean(-1) for i in indices], -1)
+    places = np.indices(mass.shape).reshape(3, -1)
+    columns = {"layer": places[0], "head": places[1], "index": np.array(indices)[places[2]], "mass": mass.ravel()}
+    return pd.DataFrame(columns).assign(AUC=np.repeat(seen.auc.ravel(), len(indices)))
 
 
 def linked_view(seen: Watched, mass: pd.DataFrame, seed: int) -> tuple[object, ...]:

@@ -20,6 +20,7 @@ from probe.cost.contenders import CONTENDERS, PLAIN
 from probe.cost.pairs import Pairs
 from probe.cost.scoring import TASKS as SCORINGS
 from probe.cost.tiny_gpt import TASKS
+from probe.cost.where import WATCHED
 from probe.errors import ProbeError
 
 COLUMNS = (
@@ -32,6 +33,7 @@ TINY_COLUMNS = (
 SCORING_COLUMNS = (
     "task", "model", "repeats", "ratio_median", "ratio_min", "ratio_max", "plain_seconds", "seconds",
 )  # fmt: skip
+WHERE_COLUMNS = ("model", "n_tokens", "contender", "kind", "seconds")
 PACKAGES = ("torch", "transformers", "transformer-lens", "nnsight")
 THREADS = 2
 # No network, and no usage statistics of the libraries that are measured.
@@ -60,6 +62,7 @@ PLANS = {
     ),
 }
 TINY_REPEATS = {"quick": 7, "full": 25}  # pairs of a task of the tiny GPT
+WHERE = {"quick": 256, "full": 4096}  # tokens of the pass that is profiled
 SCORING_MODEL, SCORING_REPEATS = "smollm2", {"quick": 1, "full": 2}
 
 Ask = Callable[[Sequence[str]], dict[str, Any]]
@@ -168,6 +171,32 @@ def measure_scoring(
         spread = (median(pairs.ratios), min(pairs.ratios), max(pairs.ratios))
         rows.append((name, model, repeats, *spread, median(pairs.plain), median(pairs.contender)))
     return pd.DataFrame(rows, columns=list(SCORING_COLUMNS))
+
+
+ask_where: Ask = partial(ask_worker, module="probe.cost.where")
+
+
+def measure_where(
+    n_tokens: int,
+    *,
+    model: str = SCORING_MODEL,
+    threads: int = THREADS,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+    ask: Ask = ask_where,
+) -> pd.DataFrame:
+    """Seconds of one pass by kind of work (`WHERE_COLUMNS`), for the plain pass and probe's ways of reading.
+
+    seed: of the token ids. Raises ProbeError if a pass fails.
+    """
+    rows = []
+    for name in WATCHED:
+        say(f"{model}, {n_tokens} tokens: where the time of {name} goes")
+        answer = ask([model, str(n_tokens), name, "--threads", str(threads), "--seed", str(seed)])
+        if why_not := _why_not(answer):
+            raise ProbeError(f"{name} on {model} {why_not}")
+        rows += [(model, n_tokens, name, kind, seconds) for kind, seconds in answer["seconds"].items()]
+    return pd.DataFrame(rows, columns=list(WHERE_COLUMNS))
 
 
 def machine(threads: int = THREADS, seed: int = 0) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from probe.cost.contenders import CONTENDERS, PLAIN
 from probe.cost.figure import cost_figure
-from probe.cost.harness import COLUMNS, SCORING_COLUMNS, TINY_COLUMNS
+from probe.cost.harness import COLUMNS, SCORING_COLUMNS, TINY_COLUMNS, WHERE_COLUMNS
 from probe.cost.scoring import TASKS as SCORINGS
 from probe.cost.tiny_gpt import TASKS
 from probe.errors import ResultsError
@@ -19,7 +19,8 @@ from probe.errors import ResultsError
 QUESTION = "What does reading a model cost, beside a plain forward pass?"
 TINY_TITLE = "The tiny GPT beside an equally configured GPT-2"
 SCORING_TITLE = "What scoring every head costs"
-READING_CSV, TINY_CSV, SCORING_CSV = "cost.csv", "tiny-gpt.csv", "scoring.csv"
+WHERE_TITLE = "Where the time goes"
+READING_CSV, TINY_CSV, SCORING_CSV, WHERE_CSV = "cost.csv", "tiny-gpt.csv", "scoring.csv", "where.csv"
 MAIN = "probe-sites"  # the contender the answer begins with
 
 METHOD = """\
@@ -40,12 +41,12 @@ random token ids is the same for every contender.
 """
 
 TINY_METHOD = """\
-Both have 4 layers, 4 heads, a width of 128, 256 tokens, 128 learned positions, LayerNorm, exact GELU and no dropout,
-and the same weights, so they compute the same; both use torch's fused attention kernel in float32. GPT-2 comes with
-another activation, an approximation of GELU in eight steps: a row of its own. The pairs are timed as in the study of
-reading: GPT-2, tiny, GPT-2, ..., in one process. Training is forward, cross-entropy of the next token, backward and one
-step of torch's AdamW; decoding is transformers' `generate` beside the tiny GPT's own, one prompt, greedy. "Times
-faster" is GPT-2's time, the mean of the two runs around, over the tiny GPT's.
+Both have 4 layers, 4 heads, a width of 128, 256 tokens, 128 learned positions, LayerNorm, GELU by its tanh formula, no
+dropout, and the same weights, so they compute the same; both use torch's fused attention kernel in float32. GPT-2
+computes that formula in eight steps, as it comes; in one, as the tiny GPT does, is a row of its own. The pairs are
+timed as in the study of reading: GPT-2, tiny, GPT-2, ..., in one process. Training is forward, cross-entropy of the
+next token, backward and one step of torch's fused AdamW; decoding is transformers' `generate` beside the tiny GPT's
+own, one prompt, greedy. "Times faster" is GPT-2's time, the mean of the two runs around, over the tiny GPT's.
 """
 
 SCORING_METHOD = """\
@@ -57,6 +58,13 @@ text; neither they nor the plain passes make logits.
 """
 
 
+WHERE_METHOD = """\
+Seconds of one pass under torch's profiler, in the thread that calls; the profiler makes a pass of many small functions
+slower, so the sums are not the times above. The fused kernel never holds a pattern; reading every row of one takes the
+products of queries and keys once more, apart, their softmax, and the reductions.
+"""
+
+
 def write(
     folder: Path,
     machine: Mapping[str, str],
@@ -65,12 +73,13 @@ def write(
     reading: pd.DataFrame | None = None,
     tiny: pd.DataFrame | None = None,
     scoring: pd.DataFrame | None = None,
+    where: pd.DataFrame | None = None,
 ) -> None:
     """Write the tables that are given and the page of all that the folder, made if it is missing, then holds.
 
-    machine: facts for the reader. command: what makes the folder again. reading, tiny, scoring: as `measure`,
-    `measure_tiny` and `measure_scoring` return them. Raises ResultsError if the folder cannot be written or holds
-    another table.
+    machine: facts for the reader. command: what makes the folder again. reading, tiny, scoring, where: as `measure`,
+    `measure_tiny`, `measure_scoring` and `measure_where` return them. Raises ResultsError if the folder cannot be
+    written or holds another table.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,10 +90,14 @@ def write(
             tiny.to_csv(folder / TINY_CSV, index=False, float_format="%.6g")
         if scoring is not None:
             scoring.to_csv(folder / SCORING_CSV, index=False, float_format="%.6g")
+        if where is not None:
+            where.to_csv(folder / WHERE_CSV, index=False, float_format="%.6g")
         reading = _kept(folder / READING_CSV, COLUMNS) if reading is None else reading
         tiny = _kept(folder / TINY_CSV, TINY_COLUMNS) if tiny is None else tiny
         scoring = _kept(folder / SCORING_CSV, SCORING_COLUMNS) if scoring is None else scoring
-        (folder / "README.md").write_text(readme(reading, tiny, scoring, machine, command), encoding="utf-8")
+        where = _kept(folder / WHERE_CSV, WHERE_COLUMNS) if where is None else where
+        page = readme(reading, tiny, scoring, machine, command, where=where)
+        (folder / "README.md").write_text(page, encoding="utf-8")
     except OSError as error:
         raise ResultsError(f"the results cannot be written to {folder}: {error}.") from error
 
@@ -105,6 +118,8 @@ def readme(
     scoring: pd.DataFrame | None,
     machine: Mapping[str, str],
     command: str,
+    *,
+    where: pd.DataFrame | None = None,
 ) -> str:
     """The page as Markdown, of the tables there are."""
     parts = []
@@ -117,6 +132,13 @@ def readme(
             "## How it was measured\n",
             METHOD,
             f"The numbers are in [{READING_CSV}]({READING_CSV}).\n",
+        ]
+    if where is not None:
+        parts += [
+            f"## {WHERE_TITLE}\n",
+            where_markdown(where),
+            WHERE_METHOD,
+            f"The numbers are in [{WHERE_CSV}]({WHERE_CSV}).\n",
         ]
     if tiny is not None:
         parts += [
@@ -162,6 +184,20 @@ def scoring_markdown(table: pd.DataFrame) -> str:
         task = SCORINGS[row["task"]]
         seconds = f"{row['plain_seconds']:.3g} | {row['seconds']:.3g}"
         lines.append(f"| {row['model']} | {task.label} | {ratio(row)} | {task.work} | {row['repeats']} | {seconds} |")
+    return "\n".join(lines) + "\n"
+
+
+def where_markdown(table: pd.DataFrame) -> str:
+    """The table for readers: kinds of work, the largest of the last contender first, and their sum."""
+    wide = table.pivot(index="kind", columns="contender", values="seconds")[list(dict.fromkeys(table["contender"]))]
+    wide = wide.sort_values(wide.columns[-1], ascending=False, kind="stable")
+    labels = " | ".join(CONTENDERS[name].label for name in wide.columns)
+    lines = [
+        f"| {table['model'].iloc[0]}, {table['n_tokens'].iloc[0]:,} tokens: seconds | {labels} |",
+        "|---" * (len(wide.columns) + 1) + "|",
+        *(f"| {kind} | {' | '.join(f'{s:.2f}' for s in row)} |" for kind, row in wide.iterrows()),
+        f"| all | {' | '.join(f'{s:.2f}' for s in wide.sum())} |",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -14,8 +14,28 @@ import pytest
 
 from probe.cost import harness
 from probe.cost.contenders import CONTENDERS, PLAIN
-from probe.cost.harness import COLUMNS, PLANS, SCORING_COLUMNS, TINY_COLUMNS, Case, ask_worker, machine, measure
-from probe.cost.write import QUESTION, SCORING_TITLE, TINY_TITLE, answer, markdown, readme, tiny_answer, write
+from probe.cost.harness import (
+    COLUMNS,
+    PLANS,
+    SCORING_COLUMNS,
+    TINY_COLUMNS,
+    WHERE_COLUMNS,
+    Case,
+    ask_worker,
+    machine,
+    measure,
+)
+from probe.cost.write import (
+    QUESTION,
+    SCORING_TITLE,
+    TINY_TITLE,
+    WHERE_TITLE,
+    answer,
+    markdown,
+    readme,
+    tiny_answer,
+    write,
+)
 from probe.errors import ProbeError, ResultsError
 from probe.runner.registry import all_studies
 from probe.studies.cost import main
@@ -32,7 +52,11 @@ SCORING = pd.DataFrame(
     columns=list(SCORING_COLUMNS),
 )
 FACTS = {"processors": "2 (x86_64)", "torch": "2.13.0"}
-TABLES = {"tiny": TINY_TITLE, "scoring": SCORING_TITLE, "reading": QUESTION}
+WHERE = pd.DataFrame(
+    [("smollm2", 256, "plain", "softmax", 0.0), ("smollm2", 256, "probe-streams", "softmax", 0.5)],
+    columns=list(WHERE_COLUMNS),
+)
+TABLES = {"tiny": TINY_TITLE, "scoring": SCORING_TITLE, "where": WHERE_TITLE, "reading": QUESTION}
 
 
 def fake(words: Sequence[str]) -> dict[str, Any]:
@@ -186,7 +210,7 @@ def test_a_folder_that_cannot_be_written_is_named(table: pd.DataFrame, tmp_path:
 
 @pytest.mark.parametrize(
     ("only", "measured"),
-    [([], ["tiny", "scoring", "reading"])] + [([name.replace("tiny", "tiny-gpt")], [name]) for name in TABLES],
+    [([], ["tiny", "scoring", "where", "reading"])] + [([name.replace("tiny", "tiny-gpt")], [name]) for name in TABLES],
 )
 def test_the_command_measures_all_tables_or_only_one(
     only: list[str], measured: list[str], table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +220,7 @@ def test_the_command_measures_all_tables_or_only_one(
     monkeypatch.setattr(harness, "measure", lambda plan, **_: ran.append("reading") or table)
     monkeypatch.setattr(harness, "measure_tiny", lambda repeats, **_: ran.append("tiny") or TINY)
     monkeypatch.setattr(harness, "measure_scoring", lambda repeats, **_: ran.append("scoring") or SCORING)
+    monkeypatch.setattr(harness, "measure_where", lambda n_tokens, **_: ran.append("where") or WHERE)
     main(["--out", str(tmp_path), *(["--only", *only] if only else [])])
     assert ran == measured
     text = (tmp_path / "README.md").read_text()

@@ -66,3 +66,12 @@ def test_the_view_replaces_the_figure_and_has_every_prompt_behind_it(found: Find
     assert isinstance(parts[-1], Linked)
     assert len(found.tables["prompts"].frame) == LISTS // 2 * INDICES
     assert f"{LISTS // 2} lists of 5 facts" in parts[-1].caption
+
+
+def test_every_head_has_its_attention_at_every_index(found: Findings, seen: study.Watched) -> None:
+    table = found.tables["every_head"].frame.set_index(["layer", "head", "index"])
+    assert len(table) == 4 * 3 * INDICES
+    held = seen.answers[seen.held]
+    for layer, head, index in ((0, 0, 0), (2, 1, 3), (3, 2, 4)):
+        expected = [m for m, i in zip(seen.mass[layer, head, seen.held], held["index"], strict=True) if i == index]
+        assert table.loc[(layer, head, index), "mass"] == pytest.approx(sum(expected) / len(expected))

@@ -31,7 +31,7 @@ from probe.errors import OutOfRange, ProbeError, PromptError, UnsupportedModel
 from probe.models.gpt import GPT
 from probe.models.hashes import config_hash, weights_hash
 from probe.models.loading import load_model
-from probe.sites import ENCODER, check_indices, check_sites
+from probe.sites import ENCODER, check_indices, check_sites, plain_indices
 from probe.targets import Targets
 from probe.tokens.binding import bind
 from probe.tokens.encoding import Encoded, encode, listed, require_offsets, unknown_words
@@ -257,7 +257,7 @@ class Subject:
             longest = max(lengths[start:stop])
             wanted = Statistics(
                 None if places is None else places[start:stop, :longest],
-                tuple(offsets),
+                plain_indices("offset", offsets),
                 tuple(lengths[start:stop]),
                 groups_in_all=None if groups is None else max(map(len, groups)),
             )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -85,6 +85,8 @@ def zero(site: str, layer: int | None = None, **where: object) -> Edit:
 
 def scale(site: str, layer: int | None, factor: float, **where: object) -> Edit:
     """Multiply by `factor`."""
+    if not isinstance(factor, Real | Tensor):
+        raise ProbeError(f"the factor of an edit is a number, not {factor!r}.")
     return edit(site, layer, lambda part, _: part * factor, what="scale", **where)  # type: ignore[arg-type]
 
 

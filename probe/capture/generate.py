@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -103,8 +104,8 @@ def _check(
     if any(isinstance(e, Path) for e in edits):
         raise ProbeError("paths are not patched while text is written: run the finished text with them.")
     sampling_check(sampling.temperature, sampling.top_k, sampling.top_p)
-    if sampling.max_new_tokens < 1:
-        raise ProbeError(f"max_new_tokens is {sampling.max_new_tokens}; at least 1 is needed.")
+    if not isinstance(sampling.max_new_tokens, Integral) or sampling.max_new_tokens < 1:
+        raise ProbeError(f"max_new_tokens is {sampling.max_new_tokens}; a whole number, at least 1, is needed.")
     longest = max(len(prompts[i]) for i in indices)
     most = None if anatomy.is_encoder_decoder else anatomy.max_positions
     if most is not None and longest + sampling.max_new_tokens - 1 > most:

@@ -63,6 +63,9 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[Subject], Any]]] = {
     ),
     "edit: no rows": (ProbeError, r"rows=\[\] of an edit of z chooses nothing", lambda s: edits.zero("z", 0, rows=[])),
     "edit: no heads": (ProbeError, r"heads=\[\] of an edit", lambda s: edits.zero("z", 0, heads=[])),
+    "edit: a factor as a word": (ProbeError, "is a number, not 'a'", lambda s: edits.scale("z", 0, "a")),  # type: ignore[arg-type]
+    "half a token": (ProbeError, "max_new_tokens is 1.5", lambda s: s.generate(TEXT, max_new_tokens=1.5)),
+    "an offset as a word": (OutOfRange, "offset is a whole number, not .a.", lambda s: s.stream(TEXT, offsets=["a"])),
     "path: into nothing": (ProbeError, r"into=\[\] of a path", lambda s: edits.path((0, 0), (1, 0), into=[])),
     "path: writer edited": (
         ProbeError,

@@ -70,6 +70,19 @@ def interval(
     return low.reshape(sums.shape[:-1]), high.reshape(sums.shape[:-1])
 
 
+def interval_of_least(
+    grouped: ByCluster, *, seed: int, level: float = 0.95, resamples: int = 2000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the smallest of several overall means (row, cluster), resampling clusters: each
+    time the smallest is taken anew, whichever it is. The mean of such a smallest lies below the smallest mean.
+    """
+    sums, counts = grouped
+    drawn = np.random.default_rng(seed).integers(0, len(counts), (resamples, len(counts)))
+    least = (sums[:, drawn].sum(-1) / counts[drawn].sum(-1)).min(0)
+    low, high = np.quantile(least, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
 def _bootstrap(
     sums: Array, counts: Array, method: Literal["BCa", "percentile"], seed: int, level: float, resamples: int
 ) -> tuple[Array, Array]:

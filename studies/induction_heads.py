@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from probe.subject import Subject
 
 HEADS = 8
-SIZES = {"quick": (4, 20), "full": (8, 100)}  # strings in each half, random groups
+SIZES = {"quick": (4, 20), "full": (24, 100)}  # strings in each half, random groups
 
 
 @probe.study(models=("smollm2",))
@@ -55,7 +55,7 @@ def answer(subject: Subject, found: Confirmed) -> str:
         f"{verdict}: without the {len(found.heads)} heads of {subject.name} that look most at what followed before "
         f"({names}), each word of a repeated string costs {found.lost:.2f} nats more [95% interval {whole['low']:.2f} "
         f"to {whole['high']:.2f}], {more} than the 95th percentile of {len(found.random)} random groups that write as "
-        f"much ({found.limit:.2f}); with all heads a word costs {found.first:.2f} nats where the string comes first "
+        f"much ({found.limit:.2f}; {int((found.random >= found.lost).sum())} of them cost as much or more); with all heads a word costs {found.first:.2f} nats where the string comes first "
         f"and {found.later:.2f} in later copies ({found.n_strings} strings)."
     )
 

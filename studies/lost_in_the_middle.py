@@ -21,7 +21,7 @@ SIZES: dict[str, dict[int, tuple[int, ...]]] = {
     "full": {5: (0, 1, 2, 3, 4), 10: (0, 2, 5, 7, 9), 20: (0, 5, 10, 14, 19)},
 }
 HEADS_LISTS = {"quick": 24, "full": 60}
-GROUPS = {"quick": (10, 20), "full": (40, 24)}  # random groups, and questions they are knocked out on
+GROUPS = {"quick": (10, 20), "full": (100, 50)}  # random groups, and questions they are knocked out on
 KNOCKED = 10
 SHOWN = 6
 PROMPTS = 4  # lists whose prompts are shown
@@ -30,7 +30,8 @@ PROMPTS = 4  # lists whose prompts are shown
 class Watched(NamedTuple):
     """What heads do on one set of lists. mass: (layer, head, question). answers: `probe.causal.by_index.answers`.
     auc: (layer, head). held: which questions were not used to choose heads. prompts: the questions held, one row each;
-    tokens: those of a few, with the attention of the first heads chosen (`probe.causal.prompts.tokens`).
+    tokens: those of a few, with the attention of the first heads chosen (`probe.causal.prompts.tokens`). questions: how
+    many of those held heads were knocked out on.
     """
 
     mass: npt.NDArray[np.float64]
@@ -41,6 +42,7 @@ class Watched(NamedTuple):
     groups: Groups
     prompts: pd.DataFrame
     tokens: pd.DataFrame
+    questions: int
 
 
 @probe.study(models=("smollm2",))
@@ -93,7 +95,7 @@ def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 
             "mean), against random groups matched on the length of what they write.",
         ),
         notes=(
-            "Whether there is a U depends on the prompt, as the phrasings show; this is one small model.",
+            "Whether there is a U depends on the prompt: these are three phrasings in one format, of one small model.",
             "A head's attention is larger where answers are better, at the ends; the AUC compares right and wrong "
             "answers at the same index, which position cannot explain.",
         ),
@@ -121,12 +123,13 @@ def watch(subject: Subject, profile: str, seed: int) -> Watched:
     units = [u for u, h in zip(targets.units, held, strict=True) if h]
     norms = output_norms(subject, units)
     n_groups, n_questions = GROUPS[profile]
-    groups = knock_out_group(subject, units[:n_questions], chosen, norms, groups=n_groups, seed=seed)
+    some = units[:: max(1, len(units) // n_questions)][:n_questions]  # of many lists
+    groups = knock_out_group(subject, some, chosen, norms, groups=n_groups, seed=seed)
     auc = by_index.within_index_auc(mass[..., held], list(found["correct"][held]), list(found["index"][held]))
     prompts = behind(found[held], asked)
     shown = found["item"][found["list"].isin(names[1::2][:PROMPTS])]
     read = tokens(subject, asked, list(shown), chosen[:SHOWN])
-    return Watched(mass, found, auc, held, chosen, groups, prompts, read)
+    return Watched(mass, found, auc, held, chosen, groups, prompts, read, len(some))
 
 
 def behind(found: pd.DataFrame, asked: Dataset) -> pd.DataFrame:
@@ -267,7 +270,8 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
             f"Chosen on half of the lists (five facts, first phrasing), measured on the other half ({len(held)} "
             f"questions). AUC: how well a head's attention to the value tells right answers from wrong ones at the "
             f"same index, .5 says nothing; {best}.",
-            f"Knocked out together, the {len(groups.heads)} heads cost the answer {groups.lost:.2f} nats, the sum of "
+            f"Knocked out together, on {seen.questions} of these questions, the {len(groups.heads)} heads cost the "
+            f"answer {groups.lost:.2f} nats, the sum of "
             f"their single costs is {groups.singly:.2f}; of {len(groups.random)} random groups matched on what they "
             f"write, the median costs {np.median(groups.random):.2f} and the 95th percentile {groups.limit:.2f}.",
         ),

@@ -26,7 +26,7 @@ SIZES: dict[str, dict[int, tuple[int, ...]]] = {
     "full": {5: (0, 1, 2, 3, 4), 10: (0, 5, 9)},
 }
 CALIBRATED = {"quick": 3, "full": 20}  # lists whose documents are replaced in turn
-MASKS = {"quick": ((10,), 4, 10), "full": ((5, 20), 20, 20)}  # heads, random groups, questions
+MASKS = {"quick": ((10,), 4, 10), "full": ((5, 20), 40, 50)}  # heads, random groups, questions
 TOP = 10
 SHOWN = 4
 RETRIEVES = 0.1  # Wu et al. 2024
@@ -141,7 +141,8 @@ def without(subject: Subject, seen: Seen, dataset: Dataset, profile: str, seed: 
     sizes, groups, questions = MASKS[profile]
     units = subject.bind(dataset).units
     names = sorted({u.cluster for u in units})
-    held = [u for u in units if u.cluster in names[1::2]][:questions]
+    held = [u for u in units if u.cluster in names[1::2]]
+    held = held[:: max(1, len(held) // questions)][:questions]  # of many lists
     norms = output_norms(subject, held)
     return [
         (f"{k} by {chosen}", masked(subject, held, heads[:k], norms, groups=groups, seed=seed))
@@ -168,12 +169,16 @@ def answer(subject: Subject, seen: Seen, masks: list[tuple[str, Masked]]) -> str
         )
     name, last = masks[-1]
     plain, lost, random = last.accuracy
+    nats, theirs = last.nats
+    limit = float(np.percentile(theirs, 95))
+    verdict = "more" if nats > limit else "not shown to be more"
     return (
         f"Of {score.size} heads in {subject.name}, {said[0].format(f'have a retrieval score of {RETRIEVES} or more')}; "
         f"{said[1].format('look as often at the value itself when it is written')}; without the {name} the share of "
         f"right answers is {lost:.2f} instead of {plain:.2f}, without random heads that write as much "
         f"{np.median(random):.2f} ({random.min():.2f} to {random.max():.2f} in {len(random)} groups; "
-        f"{last.correct.shape[1]} questions)."
+        f"{last.correct.shape[1]} questions); they cost the answer {nats:.2f} nats, {verdict} than the 95th percentile of "
+        f"these groups ({limit:.2f})."
     )
 
 

@@ -87,7 +87,7 @@ def scale(site: str, layer: int | None, factor: float, **where: object) -> Edit:
     """Multiply by `factor`."""
     if not isinstance(factor, Real | Tensor):
         raise ProbeError(f"the factor of an edit is a number, not {factor!r}.")
-    return edit(site, layer, lambda part, _: part * factor, what="scale", **where)  # type: ignore[arg-type]
+    return edit(site, layer, lambda part, _: part * factor, what="scale", **where)
 
 
 def add(site: str, layer: int | None, vector: Tensor, **where: object) -> Edit:

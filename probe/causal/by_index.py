@@ -82,7 +82,7 @@ def ends(table: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.D
     """Primacy (first index minus the mean of the inner ones), recency (last minus inner) and the U-index, the smaller
     of the two, by n and phrasing; paired within lists.
 
-    Columns: n, phrasing, primacy, primacy_low, primacy_high, recency, ..., u, p_u (both ends above the middle: the
+    Columns: n, phrasing, primacy, primacy_low, primacy_high, recency, ..., u, u_low, u_high, p_u (both ends above the middle: the
     larger of two sign-flip p), p_holm (over the rows), lists. Raises DataError for fewer than three indices.
     """
     rows = []
@@ -97,9 +97,10 @@ def ends(table: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.D
         p = float(stats.sign_flip(grouped.weighted, seed=seed).max())
         means = grouped.overall
         spread = [float(v) for at in (0, 1) for v in (means[at], low[at], high[at])]
-        rows.append((n, phrasing, *spread, float(means.min()), p, len(wide)))
+        least = stats.interval_of_least(grouped, seed=seed)
+        rows.append((n, phrasing, *spread, float(means.min()), *least, p, len(wide)))
     names = [f"{end}{part}" for end in ("primacy", "recency") for part in ("", "_low", "_high")]
-    made = pd.DataFrame(rows, columns=["n", "phrasing", *names, "u", "p_u", "lists"])
+    made = pd.DataFrame(rows, columns=["n", "phrasing", *names, "u", "u_low", "u_high", "p_u", "lists"])
     made.insert(len(made.columns) - 1, "p_holm", stats.holm(made["p_u"].to_numpy()))
     return made
 

@@ -31,6 +31,7 @@ PERCENTILE = 95
 # "restore" is not among them: as each member of a pair is patched from the other, "patch" holds both directions.
 MEASURED = ("patch", "pattern", "mean", "resample", "edge")
 CONTROLS = 24  # heads to compare with, drawn at random, where not all are measured
+SHARE = 3  # at most one head in three is knocked out with others: else few random groups are left to draw
 SMALL = 64  # heads: so few are all measured exactly, for attribution is blind where attention is saturated
 
 Mask = npt.NDArray[np.bool_]
@@ -39,7 +40,7 @@ Mask = npt.NDArray[np.bool_]
 @dataclass(frozen=True)
 class Causal:
     """What was found. heads: one row a head, see `causal`. behaviour: the gate. groups: the picked heads knocked out
-    together, None where fewer than two were picked. reason: why nothing could be measured, or None. units: numbers of
+    together, the strongest if they are many, None where fewer than two were picked. reason: why nothing could be measured, or None. units: numbers of
     the units (of the targets) behind `effects`, kind -> (layer, head, unit) nats.
     """
 
@@ -109,9 +110,9 @@ def causal(
     difference = float(np.mean([gate.difference[able[i]] for i in chosen]))
     _test(table, held, tested, peers, effects, losses_without(subject, tested, _texts(subject, targets, seed)), seed)
     table["share"] = table["patch"] / difference if difference > 0 else np.nan
-    together = None
-    if groups and len(picked) > 1:
-        together = knock_out_group(subject, held, picked, norms, groups=groups, seed=seed)
+    together, strongest = None, picked[: norms.size // SHARE]
+    if groups and len(strongest) > 1:
+        together = knock_out_group(subject, held, strongest, norms, groups=groups, seed=seed)
     return Causal(table, gate, together, None, tuple(able[i] for i in chosen), effects)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,11 +29,29 @@ def test_primacy_recency_and_the_u() -> None:
     assert row["primacy"] == row["recency"] == row["u"] == pytest.approx(1 - 1 / 6)
     assert row["primacy_low"] < 1 - 1 / 6 < row["primacy_high"]
     assert row["p_holm"] == row["p_u"] < 0.001
+    assert row["u_low"] < 1 - 1 / 6 < row["u_high"]
     only_first = {name: [1.0, 0.0, 0.0, 0.0, float(i % 3 == 0)] for i, name in enumerate(lists)}
     (row,) = by_index.ends(table({n: [v[0], 0.4, 0.4, 0.4, v[4]] for n, v in only_first.items()})).to_dict("records")
     assert row["primacy"] == pytest.approx(0.6)
     assert row["u"] == row["recency"] < 0
     assert row["p_u"] > 0.5
+
+
+def test_the_interval_of_the_u_is_that_of_the_smaller_end_whichever_it_is() -> None:
+    """Both ends are above the middle in half of the lists each, never together: either end is clear, the smaller of
+    the two is not as far from zero. Against resampling written out.
+    """
+    lists = {f"l{i:02}": [float(i % 2), 0.0, 0.0, 0.0, float(1 - i % 2)] for i in range(12)}
+    (row,) = by_index.ends(table(lists), seed=3).to_dict("records")
+    assert row["primacy"] == row["recency"] == row["u"] == 0.5
+    rng, least = random.Random(0), []
+    for _ in range(4000):
+        ones = sum(rng.randrange(12) % 2 for _ in range(12))
+        least.append(min(ones, 12 - ones) / 12)
+    least.sort()
+    assert row["u_low"] == pytest.approx(least[100], abs=0.09)
+    assert row["u_high"] == pytest.approx(least[3900], abs=0.09)
+    assert row["u_high"] <= 0.5 < row["primacy_high"]
 
 
 def test_two_indices_have_no_middle() -> None:

@@ -38,6 +38,7 @@ def seen() -> study.Watched:
         groups=Groups(tuple(CHOSEN), 1.0, np.array([0.1, 0.2]), 0.9),
         prompts=prompts,
         tokens=words.assign(**{f"{layer}.{head}": 0.5 for layer, head in CHOSEN}),
+        questions=7,
     )
 
 
@@ -66,6 +67,10 @@ def test_the_view_replaces_the_figure_and_has_every_prompt_behind_it(found: Find
     assert isinstance(parts[-1], Linked)
     assert len(found.tables["prompts"].frame) == LISTS // 2 * INDICES
     assert f"{LISTS // 2} lists of 5 facts" in parts[-1].caption
+
+
+def test_how_many_questions_heads_were_knocked_out_on_is_said(found: Findings) -> None:
+    assert "Knocked out together, on 7 of these questions, the 3 heads cost" in found.sections[0].text[1]
 
 
 def test_every_head_has_its_attention_at_every_index(found: Findings, seen: study.Watched) -> None:

@@ -177,8 +177,8 @@ def answer(subject: Subject, seen: Seen, masks: list[tuple[str, Masked]]) -> str
         f"{said[1].format('look as often at the value itself when it is written')}; without the {name} the share of "
         f"right answers is {lost:.2f} instead of {plain:.2f}, without random heads that write as much "
         f"{np.median(random):.2f} ({random.min():.2f} to {random.max():.2f} in {len(random)} groups; "
-        f"{last.correct.shape[1]} questions); they cost the answer {nats:.2f} nats, {verdict} than the 95th percentile of "
-        f"these groups ({limit:.2f})."
+        f"{last.correct.shape[1]} questions); they cost the answer {nats:.2f} nats, {verdict} than the 95th percentile "
+        f"of these groups ({limit:.2f})."
     )
 
 

@@ -56,7 +56,8 @@ def answer(subject: Subject, found: Confirmed) -> str:
         f"({names}), each word of a repeated string costs {found.lost:.2f} nats more [95% interval {whole['low']:.2f} "
         f"to {whole['high']:.2f}], {more} than the 95th percentile of {len(found.random)} random groups that write as "
         f"much ({found.limit:.2f}; {int((found.random >= found.lost).sum())} of them cost as much or more); with all "
-        f"heads a word costs {found.first:.2f} nats where the string comes first and {found.later:.2f} in later copies ({found.n_strings} strings)."
+        f"heads a word costs {found.first:.2f} nats where the string comes first "
+        f"and {found.later:.2f} in later copies ({found.n_strings} strings)."
     )
 
 

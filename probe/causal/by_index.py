@@ -82,8 +82,9 @@ def ends(table: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.D
     """Primacy (first index minus the mean of the inner ones), recency (last minus inner) and the U-index, the smaller
     of the two, by n and phrasing; paired within lists.
 
-    Columns: n, phrasing, primacy, primacy_low, primacy_high, recency, ..., u, u_low, u_high, p_u (both ends
-    above the middle: the larger of two sign-flip p), p_holm (over the rows), lists. Raises DataError for fewer than three indices.
+    Columns: n, phrasing, primacy, primacy_low, primacy_high, recency, ..., u, u_low, u_high, p_u (both ends above the
+    middle: the larger of two sign-flip p), p_holm (over the rows), lists. Raises DataError for fewer than three
+    indices.
     """
     rows = []
     for (n, phrasing), part in table.groupby(["n", "phrasing"], sort=True):

@@ -40,8 +40,8 @@ Mask = npt.NDArray[np.bool_]
 @dataclass(frozen=True)
 class Causal:
     """What was found. heads: one row a head, see `causal`. behaviour: the gate. groups: the picked heads knocked out
-    together, the strongest if they are many, None where fewer than two were picked. reason: why
-    nothing could be measured, or None. units: numbers of the units (of the targets) behind `effects`, kind -> (layer, head, unit) nats.
+    together, the strongest if they are many, None where fewer than two were picked. reason: why nothing could be
+    measured, or None. units: numbers of the units (of the targets) behind `effects`, kind -> (layer, head, unit) nats.
     """
 
     heads: pd.DataFrame

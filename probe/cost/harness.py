@@ -62,7 +62,7 @@ PLANS = {
     ),
 }
 TINY_REPEATS = {"quick": 7, "full": 25}  # pairs of a task of the tiny GPT
-WHERE = {"quick": 256, "full": 4096}  # tokens of the pass that is profiled
+WHERE = {"quick": 256, "full": 1024}  # tokens of the pass that is profiled
 SCORING_MODEL, SCORING_REPEATS = "smollm2", {"quick": 1, "full": 2}
 
 Ask = Callable[[Sequence[str]], dict[str, Any]]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from probe.anatomy.follow import Chain, Finder, Found, Layout, counting
 from probe.anatomy.interface import Call, Turn, forget, listening, rotations, unrotated, unturned
-from probe.anatomy.patterns import MASKED, mask_rows
+from probe.anatomy.patterns import mask_rows, visible_cells
 from probe.errors import ProbeError, UnsupportedModel
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
@@ -197,7 +197,7 @@ class _Watch:
         sizes = n_heads, n_kv_heads, n_queries, n_keys
         seen = Seen(event, number, self._tick(), *sizes, shown["z"].detach().clone())
         seen.chain = Chain(*found.chain.numbers, layouts=layouts)
-        seen.causal = _looks_back_only(shown["scores"] > MASKED)
+        seen.causal = _looks_back_only(visible_cells(shown["scores"]))
         operands = {"q": found.tensors["rot_q"], "k": found.tensors["rot_k"], "v": found.tensors["v"]}
         seen.shared = self._uses(operands, 1)  # beside the product
         rotated = rotations()

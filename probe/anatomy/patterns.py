@@ -22,14 +22,15 @@ from probe.anatomy.interface import Call
 from probe.errors import CaptureError, UnsupportedModel
 
 READABLE = ("eager", "sdpa", "fused")  # implementations whose mask argument we know how to read
-# A model that never asks shows no mask; no score of a key it may see comes near what masks put in hidden cells.
-MASKED = -5000.0
+MASKED = -5000.0  # what no score comes near, where a model that never asks masks by another number than the lowest
 SUMS = ("add", "__add__", "__radd__", "add_", "__iadd__")
 
 HALF = (torch.float16, torch.bfloat16)
 
 Link = Callable[[str, Tensor, Tensor], Tensor]
 """(site, tensor, visible) -> the tensor to go on with; visible: of its cells, those that no mask hides."""
+Shown = Callable[[str, Tensor], Tensor]
+"""The same, the visible cells known."""
 
 
 class Rows(NamedTuple):
@@ -106,9 +107,6 @@ def _drops(call: Call) -> bool:
     return _drop_kinds[call.own_eager]
 
 
-Shown = Callable[[str, Tensor], Tensor]
-
-
 class _Watch(TorchFunctionMode):
     """Notes, inside an eager attention function, what the mask's addition and the dropout returned, and what the
     softmax was given; shows them to `link`. drops: whether the pattern is the dropout's output or the softmax's.
@@ -155,6 +153,15 @@ def mask_rows(call: Call, rows: Tensor | None) -> tuple[Tensor | None, Tensor]:
     if chosen.dtype == torch.bool:
         return _additive(chosen, call.query.dtype), chosen
     return chosen, chosen > torch.finfo(chosen.dtype).min / 2
+
+
+def visible_cells(scores: Tensor) -> Tensor:
+    """Bool, of the shape of the scores of a model that never asks, and so shows no mask: which cells it does not hide.
+
+    Where some hold the lowest number there is, or nearly, these are the hidden ones, however low other scores are.
+    """
+    lowest = torch.finfo(scores.dtype).min / 2
+    return scores > (lowest if bool((scores <= lowest).any()) else MASKED)
 
 
 def _first_keys(call: Call, n_keys: int) -> Call:

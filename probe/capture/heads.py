@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from probe.anatomy.follow import Chain, Following
 from probe.anatomy.interface import Call, forget, rotations, unrotated, unturned
-from probe.anatomy.patterns import MASKED, Link, Rows, attention_rows, only, take
+from probe.anatomy.patterns import Link, Rows, attention_rows, only, take, visible_cells
 from probe.anatomy.stacks import Attention
 from probe.capture.edit import Edit
 from probe.capture.streams import Reducer, row_statistics
@@ -341,20 +341,18 @@ class AttentionSites:
                     forget()
             return self._visited(Site(prefix + name, layer), tensor, self._queries)
         if name == "scores":
-            visible = self._visible = tensor > MASKED
+            visible = self._visible = visible_cells(tensor)
             saw, every = visible.any(-1), not self.capture.store.steps
             tensor = self.capture.visit(Site(prefix + name, layer), tensor, visible=visible, every=every)
             self._scores = tensor
-            if bool((saw & ~(tensor > MASKED).any(-1)).any()):
+            if bool((saw & ~visible_cells(tensor).any(-1)).any()):
                 raise CaptureError(BLIND.format(Site(prefix + name, layer)))
             rows = None if prefix == ENCODER else self.capture.rows_of(tensor.shape[0], tensor.shape[2], tensor.device)
-            seen = tensor if rows is None else take(tensor, rows, 2)
-            self._see(prefix, layer, (seen > MASKED).any(1, keepdim=True))
+            seen = visible if rows is None else take(visible, rows, 2)
+            self._see(prefix, layer, seen.any(1, keepdim=True))
             return tensor
-        hidden = self._visible if name == "pattern" else None
-        tensor = self.capture.visit(
-            Site(prefix + name, layer), tensor, visible=hidden, every=not self.capture.store.steps
-        )
+        cells, every = self._visible if name == "pattern" else None, not self.capture.store.steps
+        tensor = self.capture.visit(Site(prefix + name, layer), tensor, visible=cells, every=every)
         if name == "pattern" and self._wants_statistics(prefix, layer):
             sizes = tensor.shape
             reducer = Reducer(self.capture.wanted_statistics, *sizes, attention.causal, tensor.device)  # type: ignore

@@ -53,19 +53,15 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_edit_of_every_cell_is_the_same_alone_and_in_a_batch(subject: Subject, change: str) -> None:
     texts = SYNTHETIC if subject.tokenizer.vocab_size < 1000 else ENGLISH
-    site = "logits" if subject.has_logits else "resid_post"
+    site: Any = "logits" if subject.has_logits else ("resid_post", subject.n_layers - 1)
+    name = site if isinstance(site, str) else site[0]
     edit = CHANGES[change]()
-    together = subject.run(texts, [site, "pattern"], layers=[-1] if site != "logits" else None, edits=[edit])
+    together = subject.run(texts, name, edits=[edit])[site]
     moved = 0.0
     for i, text in enumerate(texts):
-        alone = subject.run(text, [site, "pattern"], layers=[-1] if site != "logits" else None, edits=[edit])
-        plain = subject.run(text, [site], layers=[-1] if site != "logits" else None)
-        at = (site,) if site == "logits" else (site, subject.n_layers - 1)
-        key: Any = at[0] if len(at) == 1 else at
-        n = alone[key].shape[1]
-        expected = alone[key][0]
-        assert (together[key][i, :n] - expected).abs().max() <= 1e-4 * expected.abs().max(), (change, text)
-        moved = max(moved, float((plain[key][0] - expected).abs().max()))
+        alone, plain = (subject.run(text, name, edits=made)[site][0] for made in ([edit], []))
+        assert (together[i, : len(alone)] - alone).abs().max() <= 1e-4 * alone.abs().max(), text
+        moved = max(moved, float((plain - alone).abs().max()))
     assert moved > 1e-3, "the edit changes something"
 
 
@@ -147,3 +143,25 @@ def test_patterns_are_read_in_float32_under_autocast(smollm2: Subject) -> None:
     scores = q @ k.repeat_interleave(3, 0).transpose(1, 2) / 8
     expected: Tensor = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf).softmax(-1)
     assert (seen["pattern", 29][0].double() - expected).abs().max() < 1e-5
+
+
+# scores lower than masks used to be (TransformerLens#385)
+
+
+def test_no_score_is_so_low_that_its_key_counts_as_hidden(smollm2: Subject, tiny: Subject) -> None:
+    """A model that gives its mask, and one that never asks, each with scores below -10,000."""
+    wild = bloom()
+    with torch.no_grad():
+        for block in wild.transformer.h:
+            block.self_attention.query_key_value.weight.mul_(3000)
+    asked = (smollm2, ENGLISH[1], [edits.scale("rot_q", 5, 1e5)], 5)
+    for subject, text, made, layer in (asked, (probe.load(wild, tiny.tokenizer), SYNTHETIC[1], [], 1)):
+        ((_, seen),) = subject.captured([subject.encode(text).ids], ["scores", "pattern"], edits=made)
+        n = len(subject.encode(text).ids)
+        back = torch.ones(n, n, dtype=torch.bool).tril()
+        scores = seen["scores", layer][0]
+        assert scores[:, back].min() < -10_000
+        assert torch.equal(seen.visible[layer].expand(1, scores.shape[0], n, n)[0], back.expand_as(scores))
+        assert (seen["pattern", layer][0].triu(1) == 0).all()
+        expected = scores.double().masked_fill(~back, -torch.inf).softmax(-1)
+        assert torch.allclose(seen["pattern", layer][0].double(), expected, atol=1e-5)

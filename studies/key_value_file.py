@@ -39,12 +39,15 @@ def key_value_file(subject: Subject, *, data: Path, profile: str = "quick", seed
 
     data: a file of Liu et al., such as kv-retrieval-75_keys.jsonl.gz; the first lists of it are cut to a few sizes.
     """
+    from probe.causal.by_index import ends
+
     sets = {n: pairs(subject, data, n, lists) for n, lists in LISTS[profile].items()}
     seen = watch(subject, sets, {n: pairs(subject, data, n, lists, absent=True) for n, lists in LISTS[profile].items()})
     found = seen.asked.table.assign(correct=seen.asked.table["found"].astype(float))
+    shape = ends(found, seed=seed)
     return probe.Findings(
-        answer=answer(subject, found, seen, seed),
-        sections=(answer_section(found, seed), head_section(seen, found, seed)),
+        answer=answer(subject, found, shape, seen),
+        sections=(answer_section(found, shape, seed), head_section(seen, found, seed)),
         method=(
             "An answer is right if the model would write the whole value, token by token, after the key (greedy "
             "decoding); the value is forced on it, so that heads are read on wrong answers too. The prompt is that of "
@@ -88,11 +91,8 @@ def watch(subject: Subject, sets: dict[int, Dataset], without: dict[int, Dataset
     return Seen(asked, absent, held, highest(asked.value[..., ~held].mean(-1), SHOWN))
 
 
-def answer(subject: Subject, found: pd.DataFrame, seen: Seen, seed: int) -> str:
+def answer(subject: Subject, found: pd.DataFrame, shape: pd.DataFrame, seen: Seen) -> str:
     """The question's answer in one sentence, with its numbers."""
-    from probe.causal.by_index import ends
-
-    shape = ends(found, seed=seed)
     parts = [
         f"of {n} pairs {part['correct'].mean():.2f} (first {part[part['index'] == 0]['correct'].mean():.2f}, last "
         f"{part[part['index'] == part['index'].max()]['correct'].mean():.2f})"
@@ -108,9 +108,9 @@ def answer(subject: Subject, found: pd.DataFrame, seen: Seen, seed: int) -> str:
     )
 
 
-def answer_section(found: pd.DataFrame, seed: int) -> probe.Section:
+def answer_section(found: pd.DataFrame, shape: pd.DataFrame, seed: int) -> probe.Section:
     """What is answered, by index and size."""
-    from probe.causal.by_index import curve, ends
+    from probe.causal.by_index import curve
 
     table = curve(found, "correct", seed=seed)
     table["pairs"] = table["n"].map("{} pairs".format)
@@ -132,7 +132,7 @@ def answer_section(found: pd.DataFrame, seed: int) -> probe.Section:
                 x_label="index of the pair asked for",
                 y_label="accuracy",
             ),
-            probe.Table("ends", ends(found, seed=seed), "Primacy, recency and the U-index, in accuracy.", digits=2),
+            probe.Table("ends", shape, "Primacy, recency and the U-index, in accuracy.", digits=2),
         ),
     )
 

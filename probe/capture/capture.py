@@ -66,9 +66,8 @@ class Capture:
 
     `capture[site, layer]` is the tensor; `capture["logits"]` and `capture["embed"]` have no layer;
     `capture.visible[layer]` says which keys each row of `scores` and `pattern` may see; `capture.statistics[layer]`
-    are the statistics. Tensors are references into
-    the forward pass: do not write into them. Of captures that are open together, one keeps what was there before the
-    edits of those opened after it.
+    are the statistics. Tensors are references into the forward pass: do not write into them. Of captures that are open
+    together, one keeps what was there before the edits of those opened after it.
     Raises UnknownName, OutOfRange, UnsupportedModel at once; CaptureError where an expected site was not seen, was
     seen twice, was overwritten by the model, or does not fit into memory.
     """

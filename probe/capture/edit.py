@@ -143,7 +143,7 @@ class Edit:
     def _changed(self, part: Tensor, where: Where) -> Tensor:
         """Raises ProbeError where the change, which may be a user's, makes something that does not fit."""
         new: Any = self.change(part, where)
-        if isinstance(new, Tensor) and _fits(new.shape, part.shape):
+        if isinstance(new, Tensor) and fits(new.shape, part.shape):
             return new
         what = f"a tensor of shape {tuple(new.shape)}" if isinstance(new, Tensor) else repr(new)
         raise ProbeError(f"an edit ({self}) made {what} of a part of shape {tuple(part.shape)}.")
@@ -213,7 +213,7 @@ class Path:
 Edits = Sequence[Edit | Path] | Sequence[Sequence[Edit | Path]]
 
 
-def _fits(shape: Sequence[int], whole: Sequence[int]) -> bool:
+def fits(shape: Sequence[int], whole: Sequence[int]) -> bool:
     """Whether a tensor of `shape` can be put into one of shape `whole`."""
     ends = zip(reversed(shape), reversed(whole), strict=False)
     return len(shape) <= len(whole) and all(size in (1, there) for size, there in ends)

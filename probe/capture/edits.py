@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.capture.edit import HEAD_SITES, Captured, Change, Edit, Indices, Path, Positions, Where
+from probe.capture.edit import HEAD_SITES, Captured, Change, Edit, Indices, Path, Positions, Where, fits
 from probe.capture.paths import path
 from probe.errors import OutOfRange, ProbeError, UnknownName
 from probe.sites import SQUARE_SITES, Site, check_indices, check_sites, plain_indices, split
@@ -208,12 +208,11 @@ def _tensor(given: Any, what: str) -> Tensor:
 
 def _alike(values: Tensor, part: Tensor, site: str) -> Tensor:
     """Broadcast to the part of a site. Raises ProbeError where the sizes do not fit."""
-    try:
-        return values.to(part).expand_as(part)
-    except RuntimeError as error:
+    if not fits(values.shape, part.shape):
         raise ProbeError(
             f"a tensor of shape {tuple(values.shape)} does not fit into a part of {site} of shape {tuple(part.shape)}."
-        ) from error
+        )
+    return values.to(part).expand_as(part)
 
 
 def _tuple(given: Any) -> tuple[int, ...] | None:

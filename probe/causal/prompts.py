@@ -20,8 +20,8 @@ def tokens(subject: Subject, dataset: Dataset, items: Sequence[str], heads: Sequ
     ..., "query" for the last one, or ""), and for each head "layer.head" its attention from the last one, 0 to 1.
 
     items: which prompts. heads: (layer, head). Raises UnknownName for an item that is not in the data set or cannot be
-    measured, DataError for one that asks nothing or whose
-    answer changes the tokens before it, UnsupportedModel for a model that sees later tokens.
+    measured, DataError for one that asks nothing or whose answer changes the tokens before it, UnsupportedModel for a
+    model that sees later tokens.
     """
     if not subject.is_causal:
         raise UnsupportedModel(f"{subject.name} sees later tokens: it does not answer from the last one of a prompt.")

@@ -24,30 +24,15 @@ from probe.models.loading import load_model
 WATCHED = (PLAIN, "probe-sites", "probe-rows", "probe-streams")  # they share one implementation of attention
 REST = "everything else"
 KINDS = {
-    "aten::mm": "products with weights",
-    "aten::addmm": "products with weights",
-    "aten::bmm": "products of queries, keys and values, apart",
-    "aten::baddbmm": "products of queries, keys and values, apart",
-    "aten::_scaled_dot_product_flash_attention_for_cpu": "the fused attention kernel",
-    "aten::_softmax": "softmax",
-    "aten::add": "sums, products and copies of tensors",
-    "aten::add_": "sums, products and copies of tensors",
-    "aten::mul": "sums, products and copies of tensors",
-    "aten::mul_": "sums, products and copies of tensors",
-    "aten::copy_": "sums, products and copies of tensors",
-    "aten::masked_fill_": "sums, products and copies of tensors",
-    "aten::sum": "reductions of rows",
-    "aten::max": "reductions of rows",
-    "aten::argmax": "reductions of rows",
-    "aten::amax": "reductions of rows",
-    "aten::mean": "reductions of rows",
-    "aten::cumsum": "reductions of rows",
-    "aten::scatter_add_": "reductions of rows",
-    "aten::gather": "reductions of rows",
-    "aten::log": "reductions of rows",
-    "aten::log_": "reductions of rows",
+    "products with weights": ("mm", "addmm"),
+    "products of queries, keys and values, apart": ("bmm", "baddbmm"),
+    "the fused attention kernel": ("_scaled_dot_product_flash_attention_for_cpu",),
+    "softmax": ("_softmax",),
+    "sums, products and copies of tensors": ("add", "add_", "mul", "mul_", "copy_", "masked_fill_"),
+    "reductions of rows": ("sum", "max", "argmax", "amax", "mean", "cumsum", "scatter_add_", "gather", "log", "log_"),
 }
-"""torch's functions, by the name the profiler gives them, and what kind of work they are."""
+"""Kinds of work, and which of torch's functions they are."""
+KIND_OF = {f"aten::{name}": kind for kind, names in KINDS.items() for name in names}
 
 
 def seconds_by_kind(model: str, n_tokens: int, chosen: Contender, seed: int) -> dict[str, float]:
@@ -59,9 +44,9 @@ def seconds_by_kind(model: str, n_tokens: int, chosen: Contender, seed: int) -> 
         with profile(activities=[ProfilerActivity.CPU]) as seen:
             kept = run(ids)
     del kept
-    found: Counter[str] = Counter(dict.fromkeys((*KINDS.values(), REST), 0))
+    found: Counter[str] = Counter(dict.fromkeys((*KINDS, REST), 0))
     for event in seen.key_averages():
-        found[KINDS.get(event.key, REST)] += event.self_cpu_time_total / 1e6
+        found[KIND_OF.get(event.key, REST)] += event.self_cpu_time_total / 1e6
     return dict(found)
 
 

@@ -104,7 +104,12 @@ def test_what_was_computed_again_can_be_kept(place: Path) -> None:
     kept = place / "again" / "lines" / cell(place).name
     was, now = (json.loads((folder / "manifest.json").read_text()) for folder in (cell(place), kept))
     assert was["key"] == now["key"]
-    assert was["times"] != now["times"] or was["outputs"] == now["outputs"]
+    # a clock's readings differ between runs, and with them the two files that hold them
+    clocks = {"table-timing_all.parquet", "findings.json"}
+    assert {k: v for k, v in was["outputs"].items() if k not in clocks} == {
+        k: v for k, v in now["outputs"].items() if k not in clocks
+    }
+    assert len(was["outputs"]) > len(clocks)
     again = within(place, "compare", cell(place), kept)
     assert (again.code, "they agree" in again.out) == (0, True), again.out
 

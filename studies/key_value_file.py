@@ -141,8 +141,9 @@ def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
     """Which heads look at the value while it is written, by index, and whether the key makes them."""
     import pandas as pd
 
-    from probe.causal.by_index import curve, within_index_auc
+    from probe.causal.by_index import curve
     from probe.causal.retrieval import key_effect
+    from probe.causal.success import follows, told
 
     asked, rows = seen.asked.only(seen.held), found[seen.held]
     lines = [
@@ -153,19 +154,21 @@ def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
     effect = key_effect(asked, seen.absent, seen.chosen, seed=seed)
     places = [f"{n} {index}" for n, index in zip(rows["n"], rows["index"], strict=True)]
     numbered = [sorted(set(places)).index(place) for place in places]
-    auc = within_index_auc(asked.mass, list(rows["correct"]), numbered)
+    auc = follows(asked.mass, list(rows["correct"]), numbered, list(rows["list"]), seed=seed)
+    mine = auc.set_index(["layer", "head"]).loc[seen.chosen].reset_index()
     effect.insert(0, "which", [f"{layer}.{head}" for layer, head in seen.chosen])
-    effect["AUC"] = [float(auc[at]) for at in seen.chosen]
+    effect = effect.assign(AUC=mine["auc"], **{"AUC low": mine["low"], "AUC high": mine["high"]})
     effect = effect.drop(columns=["layer", "head"]).rename(columns={"which": "head", "asked": "value step"})
     return probe.Section(
         "Who looks at the value",
         (
             f"Heads chosen on half of the lists, measured on the other half ({len(rows)} questions). AUC: how well the "
             "weight on the pair's line, while it is written, tells right answers from wrong ones at the same size and "
-            "index; .5 says nothing.",
+            "index; .5 says nothing. " + told(auc, "the weight on the line"),
         ),
         (
             probe.Table("heads", effect, "The value step after the key, and after one that is not there.", digits=2),
+            probe.Table("auc_of_all", auc, "The AUC of every head.", shown=False),
             probe.Table("by_place", drawn, "By index.", shown=False),
             probe.Plot(
                 "by_place_lines",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import probe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     import numpy.typing as npt
     import pandas as pd
@@ -20,23 +22,26 @@ SIZES: dict[str, dict[int, tuple[int, ...]]] = {
     "quick": {5: (0, 1, 2, 3, 4), 15: (0, 3, 7, 11, 14)},
     "full": {5: (0, 1, 2, 3, 4), 10: (0, 2, 5, 7, 9), 20: (0, 5, 10, 14, 19)},
 }
+FORMS = {"plain": "market, no chat format", "system": "market, system prompt"}  # beside the chat format
+FORM_SIZES = {"quick": (5,), "full": (5, 10)}
 HEADS_LISTS = {"quick": 24, "full": 60}
 GROUPS = {"quick": (10, 20), "full": (100, 50)}  # random groups, and questions they are knocked out on
 KNOCKED = 10
 SHOWN = 6
+AUC = {"AUC": "auc", "AUC low": "low", "AUC high": "high", "AUC p_holm": "p_holm"}
 PROMPTS = 4  # lists whose prompts are shown
 
 
 class Watched(NamedTuple):
-    """What heads do on one set of lists. mass: (layer, head, question). answers: `probe.causal.by_index.answers`.
-    auc: (layer, head). held: which questions were not used to choose heads. prompts: the questions held, one row each;
-    tokens: those of a few, with the attention of the first heads chosen (`probe.causal.prompts.tokens`). questions: how
-    many of those held heads were knocked out on.
+    """What heads do on one set of lists. mass: (layer, head, question). answers: `probe.causal.by_index.answers`. held:
+    which questions were not used to choose heads. follows: `probe.causal.success.follows` of these. prompts: the
+    questions held, one row each; tokens: those of a few, with the attention of the first heads chosen
+    (`probe.causal.prompts.tokens`). questions: how many of those held heads were knocked out on.
     """
 
     mass: npt.NDArray[np.float64]
     answers: pd.DataFrame
-    auc: npt.NDArray[np.float64]
+    follows: pd.DataFrame
     held: npt.NDArray[np.bool_]
     chosen: list[tuple[int, int]]
     groups: Groups
@@ -49,28 +54,20 @@ class Watched(NamedTuple):
 def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.Findings:
     """Is what lies in the middle of a prompt lost?
 
-    Lists of facts, one of them asked for, at every place; three phrasings. A model with a chat format is asked in it.
+    Lists of facts, one of them asked for, at every place; three phrasings. A model with a chat format is asked in it,
+    and, in the first phrasing, without it and with a system prompt.
     """
     import pandas as pd
 
     from probe.causal import by_index
-    from probe.causal.lookups import facts
-    from probe.data.buried import PHRASINGS
 
-    sets = [
-        (facts(subject, n, lists=LISTS[profile], indices=indices, phrasing=phrasing, seed=seed), n, phrasing)
-        for n, indices in SIZES[profile].items()
-        for phrasing in PHRASINGS
-    ]
-    answered = [by_index.answers(subject, asked) for asked, _, _ in sets]
-    absent = [
-        facts(subject, n, lists=LISTS[profile], phrasing=phrasing, absent=True, seed=seed) for _, n, phrasing in sets
-    ]
-    effects = pd.concat(
-        [by_index.question_effect(subject, a, without) for a, without in zip(answered, absent, strict=True)],
-        ignore_index=True,
-    )
-    found = pd.concat(answered, ignore_index=True)
+    found, effects, data = [], [], []
+    for asked, absent, label in conditions(subject, profile, seed):
+        answered = by_index.answers(subject, asked).assign(phrasing=label)
+        found.append(answered)
+        effects.append(by_index.question_effect(subject, answered, absent))
+        data.append(asked)
+    found, effects = pd.concat(found, ignore_index=True), pd.concat(effects, ignore_index=True)
     seen = watch(subject, profile, seed)
     ends = by_index.ends(found, seed=seed)
     return probe.Findings(
@@ -95,12 +92,31 @@ def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 
             "mean), against random groups matched on the length of what they write.",
         ),
         notes=(
-            "Whether there is a U depends on the prompt: these are three phrasings in one format, of one small model.",
+            "Whether there is a U depends on the prompt: these are three phrasings and three formats of one model.",
             "A head's attention is larger where answers are better, at the ends; the AUC compares right and wrong "
             "answers at the same index, which position cannot explain.",
         ),
-        data=tuple(asked for asked, _, _ in sets),
+        data=tuple(data),
     )
+
+
+def conditions(subject: Subject, profile: str, seed: int) -> Iterator[tuple[Dataset, Dataset, str]]:
+    """The questions, the same lists with a name that is not there, and what the condition is called: every size and
+    phrasing, and the first phrasing in other formats where the model has a chat format to leave out.
+    """
+    from functools import partial
+
+    from probe.causal.lookups import chat, facts
+    from probe.data.buried import PHRASINGS
+
+    ways: list[tuple[int, dict[str, str], str]] = [
+        (n, {"phrasing": phrasing}, phrasing) for n in SIZES[profile] for phrasing in PHRASINGS
+    ]
+    if chat(subject) != chat(subject, form="plain"):
+        ways += [(n, {"form": form}, label) for n in FORM_SIZES[profile] for form, label in FORMS.items()]
+    for n, how, label in ways:
+        make = partial(facts, subject, n, lists=LISTS[profile], seed=seed, **how)
+        yield make(indices=SIZES[profile][n]), make(absent=True), label
 
 
 def watch(subject: Subject, profile: str, seed: int) -> Watched:
@@ -109,6 +125,7 @@ def watch(subject: Subject, profile: str, seed: int) -> Watched:
     from probe.causal.controls import knock_out_group, output_norms
     from probe.causal.lookups import facts
     from probe.causal.prompts import tokens
+    from probe.causal.success import follows
     from probe.causal.sweep import highest
     from probe.scores.measure import measure
 
@@ -125,11 +142,12 @@ def watch(subject: Subject, profile: str, seed: int) -> Watched:
     n_groups, n_questions = GROUPS[profile]
     some = units[:: max(1, len(units) // n_questions)][:n_questions]  # of many lists
     groups = knock_out_group(subject, some, chosen, norms, groups=n_groups, seed=seed)
-    auc = by_index.within_index_auc(mass[..., held], list(found["correct"][held]), list(found["index"][held]))
+    mine = found[held]
+    told = follows(mass[..., held], list(mine["correct"]), list(mine["index"]), list(mine["list"]), seed=seed)
     prompts = behind(found[held], asked)
     shown = found["item"][found["list"].isin(names[1::2][:PROMPTS])]
     read = tokens(subject, asked, list(shown), chosen[:SHOWN])
-    return Watched(mass, found, auc, held, chosen, groups, prompts, read, len(some))
+    return Watched(mass, found, told, held, chosen, groups, prompts, read, len(some))
 
 
 def behind(found: pd.DataFrame, asked: Dataset) -> pd.DataFrame:
@@ -250,26 +268,29 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
     import pandas as pd
 
     from probe.causal.by_index import curve
+    from probe.causal.success import told
 
-    held = seen.answers[seen.held]
+    held, every = seen.answers[seen.held], seen.follows.set_index(["layer", "head"])
     rows, lines = [], []
     for layer, head in seen.chosen:
         mine = seen.mass[layer, head][seen.held]
         by = held[["list", "n", "phrasing", "index"]].assign(mass=mine)
         shown = curve(by, "mass", seed=seed).assign(head=f"{layer}.{head}")
         lines.append(shown)
-        rows.append((f"{layer}.{head}", float(mine.mean()), *shown["value"], float(seen.auc[layer, head])))
+        auc = every.loc[(layer, head)]
+        rows.append((f"{layer}.{head}", float(mine.mean()), *shown["value"], *auc[["auc", "low", "high", "p_holm"]]))
     indices = [f"index {i}" for i in sorted(set(held["index"]))]
-    table = pd.DataFrame(rows, columns=["head", "mass", *indices, "AUC within index"])
-    every = seen.auc[np.isfinite(seen.auc)]
-    best = f"the best of all heads has {every.max():.2f}" if every.size else "no index had enough of both answers"
+    aucs = ["AUC within index", "AUC low", "AUC high", "Holm p"]
+    table = pd.DataFrame(rows, columns=["head", "mass", *indices, *aucs])
     groups = seen.groups
     return probe.Section(
         "Which heads find it",
         (
             f"Chosen on half of the lists (five facts, first phrasing), measured on the other half ({len(held)} "
-            f"questions). AUC: how well a head's attention to the value tells right answers from wrong ones at the "
-            f"same index, .5 says nothing; {best}.",
+            "questions). AUC: how well a head's attention to the value tells right answers from wrong ones at the "
+            "same index, .5 says nothing. "
+            + told(seen.follows, "the attention to the value")
+            + f" Of the {KNOCKED} chosen, {apart(table)}.",
             f"Knocked out together, on {seen.questions} of these questions, the {len(groups.heads)} heads cost the "
             f"answer {groups.lost:.2f} nats, the sum of "
             f"their single costs is {groups.singly:.2f}; of {len(groups.random)} random groups matched on what they "
@@ -283,8 +304,18 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
     )
 
 
+def apart(table: pd.DataFrame) -> str:
+    """Which of the heads chosen follow accuracy, and which were not shown to."""
+    follow = table[(table["Holm p"] < 0.05) & (table["AUC within index"] > 0.5)]["head"]
+    rest = table[~table["head"].isin(follow)]["head"]
+    said = [(follow, "goes with right answers"), (rest, "was not shown to")]
+    return "; ".join(f"that of {', '.join(heads)} {what}" for heads, what in said if len(heads))
+
+
 def every_head(seen: Watched) -> pd.DataFrame:
-    """One row for each head and index: layer, head, index, mass, AUC (within the index), on lists that chose none."""
+    """One row for each head and index: layer, head, index, mass, AUC (within indices) with interval and Holm's p, on
+    lists that chose none.
+    """
     import numpy as np
     import pandas as pd
 
@@ -293,7 +324,9 @@ def every_head(seen: Watched) -> pd.DataFrame:
     mass = np.stack([seen.mass[..., seen.held][..., (held["index"] == i).to_numpy()].mean(-1) for i in indices], -1)
     places = np.indices(mass.shape).reshape(3, -1)
     columns = {"layer": places[0], "head": places[1], "index": np.array(indices)[places[2]], "mass": mass.ravel()}
-    return pd.DataFrame(columns).assign(AUC=np.repeat(seen.auc.ravel(), len(indices)))
+    return pd.DataFrame(columns).assign(
+        **{name: np.repeat(seen.follows[of].to_numpy(), len(indices)) for name, of in AUC.items()}
+    )
 
 
 def linked_view(seen: Watched, mass: pd.DataFrame, seed: int) -> tuple[object, ...]:

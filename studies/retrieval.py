@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
-    from probe.causal.by_index import Success
     from probe.causal.calibrated import Calibrated
     from probe.causal.masking import Masked
     from probe.causal.retrieval import Retrieved
+    from probe.causal.success import Success
     from probe.data.texts import Dataset
     from probe.subject import Subject
 
@@ -56,16 +56,17 @@ def retrieval(subject: Subject, *, profile: str = "quick", seed: int = 0) -> pro
 
     Lists of facts, one of them asked for; heads are scored while the answer is written.
     """
-    from probe.causal import by_index
     from probe.causal.calibrated import calibrated
     from probe.causal.lookups import facts, lookups
+    from probe.causal.success import success
 
     sets = {
         n: facts(subject, n, lists=LISTS[profile], indices=indices, seed=seed) for n, indices in SIZES[profile].items()
     }
     seen = watch(subject, sets, profile, seed)
     at = seen.correct["n"] * 100 + seen.correct["index"]  # an index of a list of five is not that of a list of ten
-    told = by_index.success(seen.forced.mass, list(seen.correct["correct"]), list(at), seen.held)
+    right, lists = list(seen.correct["correct"]), list(seen.correct["list"])
+    found = success(seen.forced.mass, right, list(at), lists, seen.held, seed=seed)
     places = calibrated(subject, lookups(subject, facts(subject, 5, lists=CALIBRATED[profile], seed=seed + 1)))
     masks = without(subject, seen, sets[5], profile, seed)
     return probe.Findings(
@@ -74,20 +75,21 @@ def retrieval(subject: Subject, *, profile: str = "quick", seed: int = 0) -> pro
             score_section(seen),
             key_section(seen, seed),
             place_section(seen, seed),
-            success_section(seen, told),
+            success_section(seen, found),
             calibrated_section(places, seen, seed),
             mask_section(masks),
         ),
         method=(
             "Retrieval score (Wu et al. 2024): of the different tokens that repeat the fact from the value asked for "
             "to the end of its sentence, the share written at a step where the head's largest weight lies on that same "
-            "token in that fact; the model's own greedy text, answers that begin with the value alone. The value step "
+            "token in that fact; the model's own greedy text, answers that begin with the value alone; the mean over "
+            "lengths and indices of the mean at each. The value step "
             "counts the value's tokens only. Forced: the fact's text is written for the model, and every question "
             "counts. Under an absent name the same text is forced after a question about someone who is not in the "
             "list.",
             f"The counts and the table of heads are over all lists. Heads that are followed further are chosen on half "
             f"of them and measured on the other half. A head counts from {RETRIEVES} on, as in the paper; with fewer "
-            "than 20 answers, or fewer than three places, the score is untestable.",
+            "than 20 answers, or fewer than three depths, the score is untestable.",
             "Calibrated attention (Hsieh et al. 2024) is the weight per token on a fact minus that on a dummy of as "
             "many tokens in its place. Masked heads have their mean output; random groups are matched one by one on "
             "the length of what they write.",
@@ -123,9 +125,7 @@ def watch(subject: Subject, sets: dict[int, Dataset], profile: str, seed: int) -
     choosing = own.table["list"].isin(names[::2]).to_numpy() & own.found
     most = max(TOP, *MASKS[profile][0])
     ranked = [
-        highest(getattr(own, name)[..., choosing].mean(-1), most)
-        if choosing.any()
-        else highest(getattr(text, name)[..., ~held].mean(-1), most)
+        highest((own.only(choosing) if choosing.any() else text.only(~held)).by_place(name), most)
         for name in ("share", "value")
     ]
     nobody_own = generated(subject, [one for each in everyone.values() for one in each])
@@ -161,11 +161,11 @@ def answer(subject: Subject, seen: Seen, masks: list[tuple[str, Masked]]) -> str
         return f"Untestable in {subject.name}: {reason}."
     said = []
     for what in ("share", "value"):
-        score, text, nobody = seen.own.score(what), getattr(seen.forced, what), getattr(seen.absent, what)
+        score, text, nobody = seen.own.score(what), seen.forced.by_place(what), seen.absent.by_place(what)
         (best,) = highest(score, 1)
         said.append(
             f"{int((score >= RETRIEVES).sum())} {{}}, led by {best[0]}.{best[1]} with {score[best]:.2f} (in forced "
-            f"text {text[best].mean():.2f}, and {nobody[best].mean():.2f} after a question about someone absent)"
+            f"text {text[best]:.2f}, and {nobody[best]:.2f} after a question about someone absent)"
         )
     name, last = masks[-1]
     plain, lost, random = last.accuracy
@@ -274,7 +274,7 @@ def place_section(seen: Seen, seed: int) -> probe.Section:
     import pandas as pd
 
     from probe.causal.by_index import curve
-    from probe.causal.fetching import by_place
+    from probe.causal.fetching import by_place, every_place
 
     fives = seen.forced.only(seen.held & (seen.forced.table["n"] == 5).to_numpy())
     measures = {
@@ -296,6 +296,7 @@ def place_section(seen: Seen, seed: int) -> probe.Section:
         (
             probe.Table("places", places, "The value step by index, five facts.", digits=2),
             probe.Table("by_place", pd.concat(lines, ignore_index=True), "By index, five facts.", shown=False),
+            probe.Table("every_place", every_place(seen.forced.only(seen.held)), "Every head, by index.", shown=False),
             probe.Plot(
                 "by_place_lines",
                 "by_place",
@@ -314,27 +315,32 @@ def place_section(seen: Seen, seed: int) -> probe.Section:
     )
 
 
-def success_section(seen: Seen, told: Success) -> probe.Section:
+def success_section(seen: Seen, found: Success) -> probe.Section:
     """Does looking at the fact go with a right answer?"""
     import numpy as np
-    import pandas as pd
 
-    rows = [(float(told.within[at]), float(told.pooled[at])) for at in seen.by_value[:TOP]]
-    table = pd.DataFrame(rows, columns=["AUC within an index", "AUC pooled"])
-    table.insert(0, "head", named(seen.by_value[:TOP]))
-    known = np.isfinite(told.within).any() and np.isfinite(told.pooled).any()
-    best = (
-        f" Over all heads the best has {np.nanmax(told.within):.2f} within and {np.nanmax(told.pooled):.2f} pooled."
-        if known
-        else " There are too few of either kind of answer at any index."
+    from probe.causal.success import told
+
+    table = found.within.assign(pooled=found.pooled.ravel())
+    mine = table.set_index(["layer", "head"]).loc[seen.by_value[:TOP]].reset_index()
+    mine.insert(0, "which", named(zip(mine["layer"], mine["head"], strict=True)))
+    shown = mine.drop(columns=["layer", "head", "p"]).rename(
+        columns={"which": "head", "auc": "AUC within an index", "pooled": "AUC pooled"}
+    )
+    pooled = (
+        f" Pooled over indices the best has {np.nanmax(found.pooled):.2f}." if table["pooled"].notna().any() else ""
     )
     return probe.Section(
         "Does it go with right answers?",
         (
             "How well the weight on the fact, while it is written, tells right answers (forced choice) from wrong ones "
-            f"on lists that chose no heads. The index alone has an AUC of {told.position:.2f}.{best}",
+            f"on lists that chose no heads. The index alone has an AUC of {found.position:.2f}.{pooled}",
+            told(found.within, "the weight on the fact"),
         ),
-        (probe.Table("auc", table, "AUC of success; .5 says nothing. Pooled, telling the index helps.", digits=2),),
+        (
+            probe.Table("auc", shown, "AUC of success; .5 says nothing. Pooled, telling the index helps.", digits=2),
+            probe.Table("auc_of_all", table, "The same of every head.", shown=False),
+        ),
     )
 
 

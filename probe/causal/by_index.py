@@ -5,23 +5,15 @@ Lists are the clusters, and every list is asked about at every index, so that in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.special import logsumexp
-from scipy.stats import mannwhitneyu
 
 from probe import stats
 from probe.causal.behaviour import candidate_scores, share_right
 from probe.data.texts import Dataset, Labelled
 from probe.errors import DataError
 from probe.subject import Subject
-
-Array = npt.NDArray[np.float64]
-FEWEST = 5  # right and wrong answers at an index, for an AUC there
 
 
 def answers(subject: Subject, dataset: Dataset) -> pd.DataFrame:
@@ -104,53 +96,6 @@ def ends(table: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.D
     made = pd.DataFrame(rows, columns=["n", "phrasing", *names, "u", "u_low", "u_high", "p_u", "lists"])
     made.insert(len(made.columns) - 1, "p_holm", stats.holm(made["p_u"].to_numpy()))
     return made
-
-
-def within_index_auc(mass: Array, correct: Sequence[float], index: Sequence[int]) -> Array:
-    """(layer, head): how well the mass on gold tells right answers from wrong ones *at the same index*: the mean over
-    indices with at least `FEWEST` of each; 0.5 says nothing. Pooled over indices it would tell the index. NaN without
-    any such index.
-    """
-    right, at = np.asarray(correct) > 0.5, np.asarray(index)
-    areas = []
-    for one in np.unique(at):
-        won, lost = mass[..., (at == one) & right], mass[..., (at == one) & ~right]
-        if min(won.shape[-1], lost.shape[-1]) >= FEWEST:
-            areas.append(_area(won, lost))
-    return np.mean(areas, axis=0) if areas else np.full(mass.shape[:-1], np.nan)
-
-
-class Success(NamedTuple):
-    """How well right answers are told from wrong ones, as areas under the curve; .5 says nothing. within: (layer,
-    head), by the mass on gold, at the same index. pooled: (layer, head), by the mass, over all indices. position: by
-    the index alone. NaN where there are too few of either.
-    """
-
-    within: Array
-    pooled: Array
-    position: float
-
-
-def success(mass: Array, correct: Sequence[float], index: Sequence[int], held: npt.NDArray[np.bool_]) -> Success:
-    """What predicts success on the questions that are `held`: mass within an index, mass pooled, and position only,
-    which knows how often each index is right among the other questions. mass: (layer, head, question).
-    """
-    right, at = np.asarray(correct) > 0.5, np.asarray(index)
-    prior = {i: right[~held & (at == i)].mean() for i in np.unique(at[~held])}
-    known = np.array([prior.get(i, right[~held].mean()) for i in at[held]])
-    won = right[held]
-    shape = mass.shape[:-1]
-    enough = min(won.sum(), (~won).sum()) >= FEWEST
-    return Success(
-        within_index_auc(mass[..., held], list(right[held].astype(float)), list(at[held])),
-        _area(mass[..., held][..., won], mass[..., held][..., ~won]) if enough else np.full(shape, np.nan),
-        float(_area(known[won], known[~won])) if enough else float("nan"),
-    )
-
-
-def _area(won: Array, lost: Array) -> Array:
-    """Over the last axis: the chance that a question won has the larger value, ties counted as half."""
-    return np.asarray(mannwhitneyu(won, lost, axis=-1).statistic / (won.shape[-1] * lost.shape[-1]))
 
 
 def moved(found: pd.DataFrame, other: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.DataFrame:

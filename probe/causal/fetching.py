@@ -19,7 +19,7 @@ def variants(own: Retrieved, forced: Retrieved, absent_own: Retrieved, absent: R
     for end, written, read in (("", own, forced), (", absent name", absent_own, absent)):
         for name, what in (("score", "share"), ("value step", "value")):
             measures[f"{name}{end}"] = written.score(what)
-            measures[f"{name}, forced{end}"] = getattr(read, what).mean(-1)
+            measures[f"{name}, forced{end}"] = read.by_place(what)
     layer, head = np.indices(own.share.shape[:2])
     columns = {name: values.ravel() for name, values in measures.items()}
     return pd.DataFrame({"layer": layer.ravel(), "head": head.ravel(), **columns})
@@ -34,6 +34,21 @@ def counted(table: pd.DataFrame) -> pd.DataFrame:
             heads = int((table[name] >= RETRIEVES).sum())
             rows.append((name, heads, len(table), f"{best['layer']:.0f}.{best['head']:.0f}", float(best[name])))
     return pd.DataFrame(rows, columns=["measure", "heads", "of", "best head", "its value"])
+
+
+def every_place(forced: Retrieved) -> pd.DataFrame:
+    """A row a head, length and index, in forced text: layer, head, n, index, value step, weight on the value before it
+    is written, weight on the fact while it is written (means over the questions asked there).
+    """
+    parts = []
+    layer, head = np.indices(forced.share.shape[:2])
+    for (n, index), part in forced.table.reset_index(drop=True).groupby(["n", "index"], sort=True):
+        at = part.index.to_numpy()
+        columns = {"layer": layer.ravel(), "head": head.ravel(), "n": n, "index": index}
+        named = {"value step": "value", "weight before": "first", "weight while": "mass"}
+        means = {label: getattr(forced, what)[..., at].mean(-1).ravel() for label, what in named.items()}
+        parts.append(pd.DataFrame({**columns, **means}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def by_place(forced: Retrieved, n: int, top: int = 10) -> pd.DataFrame:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probe.data.buried import buried
 from probe.data.texts import Dataset, Labelled, Span
-from probe.errors import DataError
+from probe.errors import DataError, UnknownName
 from probe.subject import Subject
 from probe.targets import Positions
 from probe.tokens.encoding import Encoded
@@ -100,12 +100,28 @@ def _inside(encoded: Encoded, span: Span) -> Positions:
     )
 
 
-def chat(subject: Subject, *, answer: str = " ") -> tuple[str, str]:
+FORMATS = {
+    "chat": "the model's chat format, where it has one",
+    "plain": "running text, without the chat format",
+    "system": "the chat format, with a system prompt before the user's turn",
+}
+SYSTEM = "You are a helpful assistant. Answer the question from the text."
+
+
+def chat(subject: Subject, *, answer: str = " ", form: str = "chat") -> tuple[str, str]:
     """What stands before a user's turn, and between it and the model's answer, for a model that was trained on turns
-    marked as in ChatML; without such marks nothing, and `answer`.
+    marked as in ChatML; without such marks nothing, and `answer`. form: one of `FORMATS`; "system" puts `SYSTEM` first.
+    Raises UnknownName for another, DataError for "system" where the model has no marks.
     """
-    marks = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-    return marks if "<|im_start|>" in subject.tokenizer.get_vocab() else ("", answer)
+    if form not in FORMATS:
+        raise UnknownName.of("format", form, FORMATS)
+    marked = "<|im_start|>" in subject.tokenizer.get_vocab()
+    if form == "system" and not marked:
+        raise DataError(f"{subject.name} has no chat format, so no place for a system prompt; formats: chat, plain.")
+    if form == "plain" or not marked:
+        return "", answer
+    system = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if form == "system" else ""
+    return f"{system}<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 
 
 def one_token(subject: Subject, before: str = " ") -> Callable[[str], bool]:
@@ -125,19 +141,23 @@ def facts(
     lists: int = 12,
     indices: Sequence[int] | None = None,
     phrasing: str = "market",
+    form: str = "chat",
     filler: tuple[str, str] = ("", ""),
     absent: bool = False,
     seed: int = 0,
 ) -> Dataset:
-    """`probe.data.buried` for this model: in its chat format, with names and things that are one token each."""
-    return buried(
+    """`probe.data.buried` for this model, with names and things that are one token each. form: one of `FORMATS`; other
+    ones than "chat" are added to the data set's name.
+    """
+    made = buried(
         n,
         lists=lists,
         indices=indices,
         phrasing=phrasing,
         fits=one_token(subject),
-        chat=chat(subject),
+        chat=chat(subject, form=form),
         filler=filler,
         absent=absent,
         seed=seed,
     )
+    return made if form == "chat" else replace(made, name=f"{made.name}-{form}")

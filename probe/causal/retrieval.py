@@ -59,22 +59,33 @@ class Retrieved:
         return Retrieved(self.table[kept].reset_index(drop=True), *(part[..., kept] for part in parts))
 
     def untestable(self) -> str | None:
-        """Why the score says nothing: fewer than 20 values found, or at fewer than three depths; else None."""
-        depths = self.table[self.found].groupby(["n", "index"]).ngroups
+        """Why the score says nothing: fewer than 20 values found, or at fewer than three depths (how far down the list,
+        from 0 to 1); else None.
+        """
+        found = self.table[self.found]
+        depths = len(set((found["index"] / (found["n"] - 1).clip(lower=1)).round(2)))
         if self.found.sum() >= FEWEST_FOUND and depths >= FEWEST_DEPTHS:
             return None
         return (
-            f"{int(self.found.sum())} values were found, at {depths} places; the retrieval score takes {FEWEST_FOUND} "
+            f"{int(self.found.sum())} values were found, at {depths} depths; the retrieval score takes {FEWEST_FOUND} "
             f"at {FEWEST_DEPTHS}"
         )
 
+    def by_place(self, what: str) -> Array:
+        """(layer, head): the mean over places (length and index) of the mean of `share`, `value`, `first` or `mass` at
+        each, so that a place where much is found does not count for more.
+        """
+        places = self.table.groupby(["n", "index"]).indices.values()
+        values = getattr(self, what)
+        return np.asarray(np.mean([values[..., at].mean(-1) for at in places], axis=0))
+
     def score(self, what: str = "share") -> Array:
-        """(layer, head): the mean of `share` or `value` over the questions answered with the value; NaN where that is
-        untestable.
+        """(layer, head): `by_place` of `share` or `value` over the questions answered with the value (Wu et al. 2024);
+        NaN where that is untestable.
         """
         if self.untestable() is not None:
             return np.full(self.share.shape[:2], np.nan)
-        return np.asarray(getattr(self, what)[..., self.found].mean(-1))
+        return self.only(self.found).by_place(what)
 
 
 def generated(subject: Subject, asked: Sequence[Lookup], *, extra: int = 0) -> Retrieved:

@@ -59,22 +59,6 @@ def test_two_indices_have_no_middle() -> None:
         by_index.ends(table({"a": [1.0, 0.0], "b": [0.0, 1.0]}))
 
 
-def test_auc_within_an_index_is_blind_to_position() -> None:
-    """Mass that rises with the index, as success does, and is random within it, says nothing; one that follows success
-    within an index says everything.
-    """
-    rng = np.random.default_rng(0)
-    index = np.repeat([0, 1, 2], 400)
-    correct = (rng.random(1200) < np.array([0.2, 0.5, 0.8])[index]).astype(float)
-    position, success = index + 0.01 * rng.random(1200), correct + rng.random(1200) * 0.5
-    found = by_index.within_index_auc(np.stack([[position, success]]), correct, index)
-    assert found.shape == (1, 2)
-    assert found[0, 0] == pytest.approx(0.5, abs=0.04)
-    assert found[0, 1] == 1
-    nothing = by_index.within_index_auc(np.ones((1, 1, 8)), np.ones(8), np.zeros(8, dtype=int))
-    assert np.isnan(nothing).all()
-
-
 def test_answers_are_those_of_a_plain_pass(smollm2: Subject) -> None:
     dataset = probe.data.buried(3, lists=2)
     found = by_index.answers(smollm2, dataset).set_index("item")
@@ -113,22 +97,6 @@ def test_the_planted_retrieval_head_looks_at_the_value() -> None:
     assert mass[1, 0].min() == pytest.approx(1, abs=1e-3)
     others = np.delete(mass.reshape(-1, mass.shape[-1]), 4, axis=0)
     assert others.mean(-1).max() < 0.2
-
-
-def test_success_is_told_by_mass_within_and_pooled_or_by_position_alone() -> None:
-    rng = np.random.default_rng(1)
-    index = np.tile([0, 1, 2], 600)
-    correct = (rng.random(1800) < np.array([0.1, 0.5, 0.9])[index]).astype(float)
-    held = np.arange(1800) >= 900
-    mass = np.stack([[index + 0.01 * rng.random(1800), correct + 0.1 * rng.random(1800), rng.random(1800)]])
-    found = by_index.success(mass, list(correct), list(index), held)
-    assert found.within[0] == pytest.approx([0.5, 1, 0.5], abs=0.06)
-    assert found.position == pytest.approx(found.pooled[0, 0], abs=0.03)
-    assert found.position > 0.8
-    assert found.pooled[0, 1] == 1
-    nothing = by_index.success(mass[..., :8], [1.0] * 8, [0] * 8, np.arange(8) > 3)
-    assert np.isnan(nothing.position)
-    assert np.isnan(nothing.pooled).all()
 
 
 def test_changes_are_paired_within_lists() -> None:

@@ -138,10 +138,10 @@ def test_only_answers_with_the_value_count_and_there_must_be_enough() -> None:
     assert seen.untestable() is None
     assert seen.score()[0, 0] == pytest.approx(0.5)
     few = seen.only(np.arange(40) < 20)
-    assert few.untestable() == "15 values were found, at 3 places; the retrieval score takes 20 at 3"
+    assert few.untestable() == "15 values were found, at 3 depths; the retrieval score takes 20 at 3"
     assert np.isnan(few.score()).all()
     two = seen.only(np.isin(index, [0, 1]))
-    assert two.untestable() == "20 values were found, at 2 places; the retrieval score takes 20 at 3"
+    assert two.untestable() == "20 values were found, at 2 depths; the retrieval score takes 20 at 3"
 
 
 def test_variants_are_counted_where_they_can_be_tested() -> None:

@@ -12,6 +12,17 @@ from probe.studies import lost_in_the_middle as study
 
 LISTS, INDICES = 8, 5
 CHOSEN = [(3, 1), (0, 2), (2, 0)]
+FOLLOWS = pd.DataFrame(  # of four layers of three heads; that of 0.2 follows accuracy, that of 3.1 runs against it
+    {
+        "layer": np.repeat(range(4), 3),
+        "head": [0, 1, 2] * 4,
+        "auc": [0.5, 0.5, 0.8, *[0.5] * 7, 0.1, 0.5],
+        "low": 0.0,
+        "high": 1.0,
+        "p_holm": [1.0, 1.0, 0.01, *[1.0] * 7, 0.02, 1.0],
+        "lists": 4,
+    }
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +43,7 @@ def seen() -> study.Watched:
     return study.Watched(
         mass=rng.random((4, 3, len(answers))),
         answers=answers,
-        auc=np.full((4, 3), 0.5),
+        follows=FOLLOWS,
         held=held,
         chosen=CHOSEN,
         groups=Groups(tuple(CHOSEN), 1.0, np.array([0.1, 0.2]), 0.9),

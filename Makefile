@@ -14,7 +14,7 @@ report: $(VENV)/run.stamp  ## quick profile of the default studies on real model
 
 report-full: $(VENV)/run.stamp  ## the committed reports; GAP, WINOBIAS, BLIMP, LIU=path/to/data add those on it
 	$(BIN)/probe run $(STUDIES) lost_in_the_middle retrieval haystack induction_heads published_heads residual --profile full --out reports
-	$(BIN)/probe run atlas --model smollm2 --profile full --out reports
+	$(BIN)/probe run atlas --model smollm2 --model minilm --profile full --out reports
 	$(if $(GAP),$(BIN)/probe run coreference_gap coreference_heads --profile full --data $(GAP) --out reports)
 	$(if $(WINOBIAS),$(BIN)/probe run gender_bias --profile full --data $(WINOBIAS) --out reports)
 	$(if $(BLIMP),$(BIN)/probe run agreement_blimp --profile full --data $(BLIMP) --out reports)

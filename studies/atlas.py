@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from probe.subject import Subject
     from probe.targets import Targets
 
-PAIRS = {"quick": 1, "full": 2}  # minimal pairs of each cluster
+PAIRS = {"quick": 1, "full": 2}  # minimal pairs of each cluster; in a model of many heads, one
 PICKED = {"quick": 5, "full": 10}
 KINDS = {"quick": ("patch", "mean"), "full": ("patch", "pattern", "mean", "resample", "edge")}
-OFFSETS = (-2, -3, -4, -5, -6, -7, -8)
+OFFSETS = (2, 3, 4, 5, 6, 7, 8)  # before the query; in a model that sees what follows, after it too
 SENTENCES = 4  # of a passage that heads are described on
 PASSAGES = 12
 
@@ -31,8 +31,10 @@ def atlas(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.F
     Five tasks with answers, each with both legs of the evidence; and what heads attend to by position and form alone.
     """
     from probe.causal.jobs import jobs
+    from probe.causal.leg import SMALL
 
-    sets = list(tasks(subject, PAIRS[profile], seed))
+    many = subject.n_layers * subject.n_heads > SMALL
+    sets = list(tasks(subject, 1 if many else PAIRS[profile], seed))
     judged = {d.phenomenon: judge(subject, targets, profile, seed) for d, targets in sets}
     described = describe(subject, seed)
     table = jobs({name: found.heads for name, found in judged.items()}, described)
@@ -116,7 +118,8 @@ def describe(subject: Subject, seed: int) -> list[pd.DataFrame]:
     texts = passages(subject, seed)
     sets = [data.first_token(texts), data.previous_token(texts), data.own_token(texts)]
     sets += [] if subject.is_causal else [data.next_token(texts)]
-    sets += [data.fixed_offset(texts, distance) for distance in OFFSETS]
+    signs = (-1,) if subject.is_causal else (-1, 1)
+    sets += [data.fixed_offset(texts, sign * distance) for sign in signs for distance in OFFSETS]
     sets += [data.delimiters(texts), data.duplicate_token(texts), data.after_duplicate(texts)]
     table = probe.scores.heads(subject, [subject.bind(d) for d in sets], seed=seed)
     return [part.reset_index(drop=True) for _, part in table.groupby("phenomenon", sort=False)]

@@ -40,7 +40,7 @@ def coreference_heads(subject: Subject, *, data: Path, profile: str = "quick", s
     looks = evidence(subject, bound, seed=seed)
     if unreadable(subject) is None and subject.is_causal:
         asked = probe.data.asked_names(NAMES[profile])
-        sections, answer = by_answer(subject, looks, asked, seed)
+        sections, answer = by_answer(subject, looks, asked, seed, full=profile == "full")
         used: tuple[probe.data.Dataset, ...] = (snippets, asked)
     else:
         sections, answer = by_readout(subject, looks, profile, seed)
@@ -64,18 +64,20 @@ METHOD = (
     "pages (sign-flip test, Holm-corrected) and the best head of three untrained copies.",
     "An answer depends on a head if patching its output from the minimal pair's other prompt, or for a readout "
     "ablating it to its mean, costs nats (sign-flip test over clusters, Holm-corrected over the heads tested), more "
-    "than the 95th percentile of heads that write as much.",
+    "than the 95th percentile of heads that write as much; where a model can be asked, also only if neither ablation "
+    "makes the answer better and unrelated text does not need the head. The full profile picks heads by their exact "
+    "effect and compares them with all others.",
 )
 
 
 def by_answer(
-    subject: Subject, looks: Evidence, asked: probe.data.Dataset, seed: int
+    subject: Subject, looks: Evidence, asked: probe.data.Dataset, seed: int, *, full: bool
 ) -> tuple[tuple[probe.Section, ...], str]:
     """The two kinds of heads side by side, of a model that can be asked."""
     from probe.causal.leg import causal
 
     first = best_of(looks.heads)
-    found = causal(subject, subject.bind(asked), also=first, kinds=("patch", "edge"), seed=seed)
+    found = causal(subject, subject.bind(asked), also=first, full=full, seed=seed)
     if found.reason is not None:
         why = f"The model cannot be asked who is meant: {found.reason}."
         return (probe.Section("Who is meant", (why,)),), why
@@ -97,7 +99,7 @@ def side_by_side(looks: pd.DataFrame, depends: pd.DataFrame, first: list[tuple[i
     gap = looks[[*at, "value", "low", "high", "passed", "selection_value"]].assign(
         rank=looks["selection_value"].rank(ascending=False, method="min").astype(int)
     )
-    columns = [*at, "lost", "low", "high", "p_holm", "passed"]
+    columns = [*at, "lost", "low", "high", "limit", "n_peers", "p_holm", "passed", "why"]
     table = gap.merge(depends[columns], on=at, suffixes=("", "_lost"), validate="one_to_one")
     table = table[table["p_holm"].notna()].reset_index(drop=True)
     places = list(zip(table["layer"], table["head"], strict=True))
@@ -111,20 +113,22 @@ def side_by_side(looks: pd.DataFrame, depends: pd.DataFrame, first: list[tuple[i
 
 def sides_section(subject: Subject, table: pd.DataFrame, whole: float) -> probe.Section:
     """Both kinds of heads in one table and one figure."""
-    shown = table[table["kind"] != KINDS[3]][
-        ["name", "kind", "value", "low", "high", "rank", "passed", "lost", "low_lost", "high_lost", "p_holm"]
-    ].rename(
-        columns={
-            "name": "head",
-            "value": "accuracy on GAP",
-            "rank": "rank of all heads",
-            "passed": "passes on GAP",
-            "lost": "nats lost",
-            "low_lost": "low, nats",
-            "high_lost": "high, nats",
-            "p_holm": "Holm p",
-        }
-    )
+    called = {
+        "name": "head",
+        "kind": "kind",
+        "value": "accuracy on GAP",
+        "low": "low",
+        "high": "high",
+        "rank": "rank of all heads",
+        "passed": "passes on GAP",
+        "lost": "nats lost",
+        "low_lost": "low, nats",
+        "high_lost": "high, nats",
+        "limit": "heads that write as much, 95th pct",
+        "p_holm": "Holm p",
+        "why": "fails on",
+    }
+    shown = table[table["kind"] != KINDS[3]][list(called)].rename(columns=called)
     n = {kind: int((table["kind"] == kind).sum()) for kind in KINDS}
     return probe.Section(
         "Side by side",

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from probe import data
 from probe.capture.batch import copies
 from probe.capture.edit import Edit, Where
-from probe.causal.readout import Asked, Asking, ask, asked
+from probe.causal.readout import Asked, Asking, ask, asked, unreadable
 from probe.causal.sweep import Array, Head, Heads, all_heads, mean_z
 from probe.subject import Subject
 from probe.targets import Positions, Unit
@@ -22,6 +22,7 @@ from probe.targets import Positions, Unit
 MATCHED = 20  # heads that a head is compared with
 NORM_PROMPTS = 64
 UNRELATED_TEXTS = 24
+MASK_EVERY = 7  # tokens of unrelated text, in a masked model
 
 
 def output_norms(subject: Subject, units: Sequence[Unit]) -> Array:
@@ -56,19 +57,29 @@ def unrelated(subject: Subject, task: str, seed: int = 0) -> list[Positions]:
 
 
 def losses_without(subject: Subject, heads: Heads, texts: Sequence[Positions]) -> dict[Head, float]:
-    """How much the loss on the texts (nats per token) grows when a head's z is its mean over those texts."""
-    if not subject.is_causal:
+    """How much the loss on the texts (nats per token) grows when a head's z is its mean over those texts: on the next
+    token, or, in a masked model, on every `MASK_EVERY`th token, masked. Empty for a model that cannot be asked.
+    """
+    if unreadable(subject) is not None:
         return {}
-    mean = mean_z(subject, texts)
+    given, rows = list(texts), [range(len(t) - 1) for t in texts]
+    wanted = [t[1:] for t in texts]
+    if not subject.is_causal:
+        mask = int(subject.tokenizer.mask_token_id)
+        rows = [range(MASK_EVERY, len(t) - 1, MASK_EVERY) for t in texts]  # neither the first token nor the last
+        wanted = [tuple(t[i] for i in mine) for t, mine in zip(texts, rows, strict=True)]
+        pairs = zip(texts, rows, strict=True)
+        given = [tuple(mask if i in mine else token for i, token in enumerate(t)) for t, mine in pairs]
+    mean = mean_z(subject, given)
 
     def loss(edits: Sequence[Edit]) -> float:
-        total, n = 0.0, 0
-        for batch, seen in subject.captured(texts, ["logits"], edits=edits, batch_size=len(texts)):
-            logits = seen["logits"][:, :-1].float()
-            ids = batch.inputs["input_ids"][:, 1:].masked_fill(batch.inputs["attention_mask"][:, 1:] == 0, -100)
-            total += float(F.cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="sum"))
-            n += int((ids != -100).sum())
-        return total / n
+        total = 0.0
+        for batch, seen in subject.captured(given, ["logits"], edits=edits, batch_size=len(given)):
+            for at, number in enumerate(batch.indices):
+                logits = seen["logits"][at, [r + batch.shift[at] for r in rows[number]]].float()
+                right = torch.tensor(wanted[number], device=logits.device)
+                total += float(F.cross_entropy(logits, right, reduction="sum"))
+        return total / sum(map(len, wanted))
 
     plain = loss(())
     found = {}

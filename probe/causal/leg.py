@@ -3,15 +3,15 @@
 The same halves as the attention leg: on the selection half, attribution patching (or, in full, the exact effects)
 picks at most ten heads; on the other half these, and those that passed the attention leg, are measured exactly. A head
 passes if patching its z from the minimal pair costs the answer nats (sign-flip test over clusters, Holm-corrected over
-all heads tested), more than the 95th percentile of heads matched on output norm, and if ablating it makes the loss on
-unrelated text grow by less than `MOST_LOSS`.
+all heads tested), more than the 95th percentile of heads matched on output norm; if neither ablation makes the answer
+better; and if ablating it makes the loss on unrelated text grow by less than `MOST_LOSS`.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,11 @@ MOST_LOSS = 0.1  # nats per token of unrelated text
 PERCENTILE = 95
 # "restore" is not among them: as each member of a pair is patched from the other, "patch" holds both directions.
 MEASURED = ("patch", "pattern", "mean", "resample", "edge")
-CONTROLS = 24  # heads to compare with, drawn at random, where not all are measured
+ABLATIONS = ("mean", "resample")  # a head without which the answer is better is not one that it depends on
+LOOKS = ("pattern", "edge")  # changes of where a head looks, and of nothing else
+CONTROLS = 24  # heads to compare with, those that write most like the heads tested, where not all are measured
 SHARE = 3  # at most one head in three is knocked out with others: else few random groups are left to draw
+LEAST = 1e-6  # nats: what rounding leaves of nothing
 SMALL = 64  # heads: so few are all measured exactly, for attribution is blind where attention is saturated
 
 Mask = npt.NDArray[np.bool_]
@@ -75,8 +78,11 @@ def causal(
 
     Columns of `heads`, nats unless said otherwise, on the measurement half: layer, head; screen (attribution, on the
     selection half); picked; tested; one for each of `MEASURED` (see `KINDS` of `probe.causal.sweep`); low, high (95 %
-    interval of patch); share (patch over the paired difference); limit (95th percentile of matched heads' patch); norm
-    (output norm, no unit); unrelated_loss (nats per token); p, p_holm; passed; n_units, n_clusters.
+    interval of patch); share (patch over the paired difference); limit (95th percentile of the patch of the heads,
+    n_peers of them, that are not tested and write most like it; NaN where there is none, and then it limits nothing);
+    norm (output norm, no unit); unrelated_loss (nats per token); p, p_holm; p_pattern, p_mean, p_resample, p_edge (of
+    those changes costing the answer nats, uncorrected); against (ablations without which the answer is better: their
+    95 % interval lies below zero); passed, and why (what a tested head fails on, "" if nothing); n_units, n_clusters.
     """
     gate = behaviour(subject, targets, seed=seed)
     measurement = measurement_half(targets, seed) if measurement is None else measurement
@@ -93,8 +99,8 @@ def causal(
     picked = _best(first, most)
     tested = list(dict.fromkeys([*picked, *also]))
     others = [h for h in all_heads(subject) if h not in tested]
-    if not full and len(others) > CONTROLS:
-        others = sorted(random.Random(seed).sample(others, CONTROLS))
+    if not full:
+        others = _most_like(norms, tested, others)
     peers = {h: matched(norms, h, others) for h in tested}
     effects = (
         sweep(subject, held, dict.fromkeys(("patch", *kinds)), heads=tested, seed=seed, quiet=quiet).values
@@ -125,6 +131,13 @@ def _why_not(targets: Targets, able: Sequence[int], measurement: Mask) -> str | 
     return None
 
 
+def _most_like(norms: Array, tested: Sequence[Head], others: Sequence[Head]) -> list[Head]:
+    """At most `CONTROLS` of the others: the nearest of each tested head in output norm, then its second, and so on."""
+    ranked = [matched(norms, head, others, CONTROLS) for head in tested]
+    nearest_first = dict.fromkeys(head for place in zip(*ranked, strict=True) for head in place)
+    return sorted(list(nearest_first)[:CONTROLS])
+
+
 def _texts(subject: Subject, targets: Targets, seed: int) -> list[tuple[int, ...]]:
     return unrelated(subject, targets.dataset.removeprefix("synthetic-"), seed)
 
@@ -138,7 +151,7 @@ def _screened(subject: Subject, units: Sequence[Unit], test: Mask, full: bool, q
 
 def _best(first: Array, most: int) -> list[Head]:
     """The heads with the largest effect, at most so many, all above zero."""
-    return [head for head in highest(first, most) if first[head] > 1e-6]
+    return [head for head in highest(first, most) if first[head] > LEAST]
 
 
 def _heads(table: pd.DataFrame) -> list[Head]:
@@ -158,13 +171,16 @@ def _table(
 
 def _empty(subject: Subject) -> pd.DataFrame:
     layer, head = np.indices((subject.n_layers, subject.n_heads))
-    numbers = ("screen", *MEASURED, "low", "high", "share", "limit", "norm", "unrelated_loss", "p", "p_holm")
+    also = [f"p_{kind}" for kind in MEASURED[1:]]
+    numbers = ("screen", *MEASURED, "low", "high", "share", "limit", "norm", "unrelated_loss", "p", "p_holm", *also)
     return pd.DataFrame(
         {
             "layer": layer.ravel(),
             "head": head.ravel(),
             **dict.fromkeys(numbers, np.nan),
+            **dict.fromkeys(("against", "why"), ""),
             **dict.fromkeys(("picked", "tested", "passed"), False),
+            "n_peers": 0,
             "n_units": 0,
             "n_clusters": 0,
         }
@@ -184,14 +200,36 @@ def _test(
     if not tested:
         return
     rows = [head[0] * (int(table["head"].max()) + 1) + head[1] for head in tested]
-    patch = np.stack([effects["patch"][head] for head in tested])
-    grouped = stats.by_cluster(patch, [u.cluster for u in held])
+    clusters = [u.cluster for u in held]
+    grouped = stats.by_cluster(np.stack([effects["patch"][head] for head in tested]), clusters)
     table.loc[rows, "low"], table.loc[rows, "high"] = stats.interval(grouped, seed=seed, shares=False)
     p = np.atleast_1d(stats.sign_flip(grouped.weighted, seed=seed))
     table.loc[rows, "p"], table.loc[rows, "p_holm"] = p, stats.holm(p)
     means = effects["patch"].mean(-1)
-    limits = [np.percentile([means[o] for o in peers[h]], PERCENTILE) if peers[h] else 0.0 for h in tested]
-    table.loc[rows, "limit"] = limits
+    limits = [np.percentile([means[o] for o in peers[h]], PERCENTILE) if peers[h] else np.nan for h in tested]
+    table.loc[rows, "limit"], table.loc[rows, "n_peers"] = limits, [len(peers[h]) for h in tested]
     table.loc[rows, "unrelated_loss"] = [losses.get(h, np.nan) for h in tested]
-    harmless = ~(table["unrelated_loss"] > MOST_LOSS)
-    table["passed"] = table["tested"] & (table["p_holm"] < ALPHA) & (table["patch"] > table["limit"]) & harmless
+    against: list[list[str]] = [[] for _ in tested]
+    for kind in (k for k in effects if k != "patch"):
+        grouped = stats.by_cluster(np.stack([effects[kind][head] for head in tested]), clusters)
+        table.loc[rows, f"p_{kind}"] = stats.sign_flip(grouped.weighted, seed=seed)
+        if kind in ABLATIONS:
+            better = stats.interval(grouped, seed=seed, shares=False)[1] < -LEAST
+            for names in (n for n, b in zip(against, better, strict=True) if b):
+                names.append(kind)
+    table.loc[rows, "against"] = [", ".join(names) for names in against]
+    table.loc[rows, "why"] = [_fails(row) for row in table.loc[rows].to_dict("records")]
+    table["passed"] = table["tested"] & (table["why"] == "")
+
+
+def _fails(row: dict[Hashable, Any]) -> str:
+    """The first thing that a head tested fails on, or ""."""
+    if not row["p_holm"] < ALPHA:
+        return "patching it was not shown to cost the answer nats"
+    if row["patch"] <= row["limit"]:  # not where there is no limit
+        return "it costs no more than heads that write as much"
+    if row["against"]:
+        return f"without it the answer is better ({row['against']})"
+    if row["unrelated_loss"] > MOST_LOSS:
+        return "unrelated text needs it too"
+    return ""

@@ -95,7 +95,7 @@ def _judged(
 ) -> Readout:
     clusters = [u.cluster for u in units]
     correct = np.where(log_odds == 0, 0.5, log_odds > 0)
-    rules = {name: np.array([rival_accuracy(name, u) for u in units]) for name in (*rivals, "chance")}
+    rules = {name: rival_accuracy(name, units) for name in (*rivals, "chance")}
     best = max(rules, key=lambda name: rules[name].mean())
     low, high = stats.interval(stats.by_cluster(correct[None], clusters), seed=seed)
     apart = stats.by_cluster((correct - rules[best])[None], clusters)
@@ -157,10 +157,10 @@ def heads_behind(
     """What the readout loses without each head: its z replaced by its mean over all positions of the prompts measured.
 
     units: how many to measure, spread evenly; None: all. Columns, one row a head: layer, head; lost (nats of log-odds,
-    mean), low, high (95 % interval over clusters); limit (95th percentile of the heads most like it in output norm);
-    p (sign-flip test over clusters), p_holm (over all heads); passed (p_holm below 0.05, lost above the limit);
-    n_units, n_clusters. Heads above the layer that is read are NaN. Raises DataError where the readout has a reason not
-    to be asked.
+    mean), low, high (95 % interval over clusters); limit (95th percentile of the n_peers heads most like it in output
+    norm); p (sign-flip test over clusters), p_holm (over all heads); passed (p_holm below 0.05, lost above the limit),
+    and why (what it fails on, or ""); n_units, n_clusters. Heads above the layer that is read are NaN. Raises DataError
+    where the readout has a reason not to be asked.
     """
     if readout.reason is not None:
         raise DataError(f"heads cannot be asked: {readout.reason}.")
@@ -221,7 +221,7 @@ def _table(subject: Subject, lost: Array, clusters: Sequence[str], norms: Array,
     heads: list[Head] = all_heads(subject)
     grouped = stats.by_cluster(lost.reshape(len(heads), -1), clusters)
     asked = np.array([at <= layer for at, _ in heads])
-    columns = {name: np.full(len(heads), np.nan) for name in ("low", "high", "limit", "p", "p_holm")}
+    columns = {name: np.full(len(heads), np.nan) for name in ("low", "high", "limit", "n_peers", "p", "p_holm")}
     part = stats.ByCluster(grouped.sums[asked], grouped.counts)
     columns["low"][asked], columns["high"][asked] = stats.interval(part, seed=seed, shares=False)
     columns["p"][asked] = stats.sign_flip(part.weighted, seed=seed)
@@ -229,8 +229,11 @@ def _table(subject: Subject, lost: Array, clusters: Sequence[str], norms: Array,
     means = dict(zip(heads, grouped.overall, strict=True))
     for n in np.flatnonzero(asked):
         others = [h for h, a in zip(heads, asked, strict=True) if a and h != heads[n]]
-        columns["limit"][n] = np.percentile([means[h] for h in matched(norms, heads[n], others)], PERCENTILE)
+        peers = [means[h] for h in matched(norms, heads[n], others)]
+        columns["limit"][n], columns["n_peers"][n] = np.percentile(peers, PERCENTILE), len(peers)
     table = pd.DataFrame({"layer": [a for a, _ in heads], "head": [b for _, b in heads], "lost": grouped.overall})
     table = table.assign(**columns)
-    table["passed"] = (table["p_holm"] < ALPHA) & (table["lost"] > table["limit"])
+    dear, more = table["p_holm"] < ALPHA, table["lost"] > table["limit"]
+    why = np.where(dear, "it costs no more than heads that write as much", "ablating it was not shown to cost nats")
+    table["passed"], table["why"] = dear & more, np.where((dear & more) | ~asked, "", why)
     return table.assign(n_units=len(clusters), n_clusters=len(grouped.counts))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.data.coreference_templates import FEMALE, MALE
-from probe.data.texts import Dataset, Labelled, Question, Span
+from probe.data.texts import RIVALS, Dataset, Labelled, Question, Span
 from probe.errors import DataError
 
 # One frame is one cluster. No candidate is the first word, where idle heads rest their attention.
@@ -77,7 +77,7 @@ def asked_names(items_per_frame: int = 8) -> Dataset:
         name="asked-names",
         phenomenon="coreference, asked",
         statistic="accuracy",
-        rivals=("nearest", "first", "longer"),
+        rivals=RIVALS,
         items=tuple(items),
         source="written for this project",
         licence="Apache-2.0",

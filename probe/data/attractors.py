@@ -6,7 +6,7 @@ right half of the time (Linzen et al. 2016).
 
 from __future__ import annotations
 
-from probe.data.texts import Dataset, Labelled, Question, Span
+from probe.data.texts import RIVALS, Dataset, Labelled, Question, Span
 from probe.errors import DataError
 
 # One phrase is one cluster: subject, preposition, attractor, each noun with a plural in -s.
@@ -61,7 +61,7 @@ def attractors(items_per_phrase: int = ITEMS_PER_PHRASE) -> Dataset:
         name="attractors",
         phenomenon="agreement, English",
         statistic="accuracy",
-        rivals=("nearest", "first", "longer"),
+        rivals=RIVALS,
         items=tuple(
             _item(number, phrase, at) for number, phrase in enumerate(PHRASES) for at in range(items_per_phrase)
         ),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from probe.data.language.parts import listed
-from probe.data.texts import Dataset, Labelled, Question, Span
+from probe.data.texts import RIVALS, Dataset, Labelled, Question, Span
 from probe.errors import DataError, UnknownName
 
 DETERMINERS = frozenset(listed("a an the this that these those some most many all every each no few several"))
@@ -84,7 +84,7 @@ def blimp(path: str | Path, *, query: Literal["word", "before"] = "word") -> Dat
         name=f"blimp-{name}".lower() + ("" if query == "word" else "-before"),
         phenomenon=PHENOMENA[agrees_with],
         statistic="accuracy" if between else "mass",
-        rivals=("nearest", "first", "longer") if between else (),
+        rivals=RIVALS if between else (),
         items=tuple(items),
         source=f"BLiMP (Warstadt et al. 2020): {len(pairs)} pairs, {len(items)} with words that can be found{reasons}",
         licence="CC BY 4.0",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.data.coreference_templates import CUE, FEMALE, GENDER, MALE, NUMBER, Cue, Number
-from probe.data.texts import Dataset, Labelled, Span
+from probe.data.texts import RIVALS, Dataset, Labelled, Span
 from probe.errors import DataError
 
 PAIRS_PER_TEMPLATE = 12
@@ -47,7 +47,7 @@ def coreference(items_per_template: int | None = None) -> Dataset:
         name="coreference-sentences",
         phenomenon="coreference",
         statistic="accuracy",
-        rivals=("nearest", "first", "longer"),
+        rivals=RIVALS,
         items=tuple(_items(kept)),
         source="written for this project",
         licence="Apache-2.0",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from probe.data.texts import Dataset, Labelled, Span
+from probe.data.texts import RIVALS, Dataset, Labelled, Span
 from probe.errors import DataError
 
 _COLUMNS = (
@@ -41,7 +41,7 @@ def gap(path: str | Path) -> Dataset:
         name=path.stem,
         phenomenon="coreference",
         statistic="accuracy",
-        rivals=("nearest", "first", "longer"),
+        rivals=RIVALS,
         items=items,
         source=f"GAP (Webster et al. 2018): {len(rows)} rows, {len(items)} with exactly one right candidate",
         licence="Apache-2.0",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from probe.data.language.parts import listed
-from probe.data.texts import Dataset, Labelled, Question, Span
+from probe.data.texts import RIVALS, Dataset, Labelled, Question, Span
 from probe.errors import DataError, UnknownName
 
 KINDS = ("words", "uuids")
@@ -143,7 +143,7 @@ def _dataset(
         name=f"{name}{'-absent' * absent}",
         phenomenon="retrieval",
         statistic="accuracy",
-        rivals=("nearest", "first", "longer"),
+        rivals=RIVALS,
         items=tuple(_item(pairs, i, phrasing, chat, absent) for pairs in made for i in chosen),
         source=source,
         licence=licence,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from probe.data.buried import NAMES, PHRASINGS, THINGS
 from probe.data.running import sentences, sentences_of
-from probe.data.texts import Dataset, Labelled, Question, Span
+from probe.data.texts import RIVALS, Dataset, Labelled, Question, Span
 from probe.errors import DataError, UnknownName
 
 CANDIDATES = 10  # things of the forced choice
@@ -80,7 +80,7 @@ def needle(
         name=f"needle-{phrasing}{f'-{rivals}-rivals' * bool(rivals)}{'-absent' * absent}",
         phenomenon="retrieval",
         statistic="accuracy",
-        rivals=("nearest", "first", "longer") if rivals else (),
+        rivals=RIVALS if rivals else (),
         items=tuple(items),
         source=f"{Path(path).name if path else 'generated'}, by probe.data.needle (seed {seed})",
         licence="as the file's" if path else "Apache-2.0",

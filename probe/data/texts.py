@@ -120,6 +120,9 @@ class Labelled(Text):
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+RIVALS = ("nearest", "first", "longer", "offset", "same word")  # of accuracy: `probe.scores.rivals`
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Texts of one phenomenon, with the statistic that measures it and the rivals a head must beat.

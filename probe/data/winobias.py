@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from probe.data.texts import Dataset, Labelled, Question, Span
+from probe.data.texts import RIVALS, Dataset, Labelled, Question, Span
 from probe.errors import DataError
 
 _LINE = re.compile(r"(\d+) (.*\S)")
@@ -37,7 +37,7 @@ def winobias(path: str | Path) -> Dataset:
         name=_name(path),
         phenomenon="coreference",
         statistic="accuracy",
-        rivals=("nearest", "first", "longer"),
+        rivals=RIVALS,
         items=items,
         source=f"WinoBias (Zhao et al. 2018): {len(lines)} sentences, {len(items)} with one mention of each occupation",
         licence="MIT",
@@ -66,7 +66,7 @@ def winobias_continuations(path: str | Path) -> Dataset:
         name=_name(path) + "-continuations",
         phenomenon="gendered continuation",
         statistic="accuracy",
-        rivals=("nearest", "first", "longer"),
+        rivals=RIVALS,
         items=tuple(items),
         source=f"WinoBias (Zhao et al. 2018): {len(lines) // 2} pairs of sentences, {len(items) // 2} that differ only "
         "after the pronoun",

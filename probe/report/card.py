@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probe.report import metrics
+from probe.report.causal import limit
 from probe.report.folder import Phenomenon, Results
-from probe.report.numbers import NONE, fixed, interval, p_value
+from probe.report.numbers import NONE, fixed, interval, p_value, signed
 from probe.report.tables import verdict
 
 ATTENTION = (
     ("value", ""),
     ("selection_value", "the same, on the half that picks"),
     ("mass", "attention on the target"),
+    ("value_before", "the value, target before the query"),
+    ("value_after", "the value, target after the query"),
     ("first_mass", "attention on the first token"),
+    ("distance", "tokens from the query to where it looks"),
+    ("argmax_share", "rows whose largest weight is at its most frequent offset"),
     ("entropy", "entropy, nats"),
     ("word_accuracy", "the target’s word is the most attended"),
     ("p_holm", "Holm p"),
@@ -27,6 +32,7 @@ CAUSAL = (
     ("resample", "resampled"),
     ("edge", "cannot look at the target"),
     ("unrelated_loss", "unrelated text, mean-ablated, nats a token"),
+    ("why", "fails on"),
     ("causal_p_holm", "Holm p"),
     ("screen", "estimated effect, on the half that picks"),
     ("norm", "length of what it writes"),
@@ -73,6 +79,7 @@ def attention(phenomenon: Phenomenon, index: int) -> list[Line]:
         "value": " · ".join(known) or NONE,
         "mass": f"if uniform {fixed(at['mass_chance'])}",
         "entropy": f"if uniform {fixed(at['entropy_max'])}",
+        "argmax_share": f"offset {signed(at['argmax_offset'])}",
         "p_holm": f"uncorrected {p_value(at['p'])}",
     }
     lines = []
@@ -93,11 +100,15 @@ def causal(results: Results, phenomenon: Phenomenon, index: int) -> list[Line]:
     for field, words in CAUSAL:
         text, control = NONE, NONE
         if leg is not None and there:
-            value = at[field.removeprefix("causal_")]
+            value = at.get(field.removeprefix("causal_"), float("nan"))
             text = p_value(value) if field == "causal_p_holm" else fixed(value, 3 if field == "unrelated_loss" else 2)
+            if field == "why":
+                text = leg.whys[index] or NONE
+            if f"p_{field}" in at:
+                control = f"p {p_value(at[f'p_{field}'])}"
             if field == "patch":
                 text = f"{text} {interval(at['low'], at['high'])}".removesuffix(f" {NONE}")
-                control = f"heads that write as much, 95th percentile {fixed(at['limit'], 2)}"
+                control = f"heads that write as much, 95th percentile {limit(at['limit'], at['n_peers'])}"
             elif field == "share":
                 control = f"paired difference {fixed(leg.paired, 2)} nats"
             elif field == "unrelated_loss" and leg.most_loss is not None:

@@ -12,17 +12,20 @@ import pandas as pd
 
 from probe.errors import ResultsError
 from probe.report.html import head_link
-from probe.report.numbers import count, fixed, interval, p_value
+from probe.report.numbers import NONE, count, fixed, interval, p_value
 
 NUMBERS = (
     "screen", "patch", "pattern", "mean", "resample", "edge", "low", "high", "share", "limit", "norm",
     "unrelated_loss", "p", "p_holm",
 )  # fmt: skip
+OPTIONAL = ("n_peers", "p_pattern", "p_mean", "p_resample", "p_edge")  # numbers that runs kept only later
+LOOKS = ("pattern", "edge")
+ALPHA, ENOUGH = 0.05, 20  # heads to be compared with
 Floats = npt.NDArray[np.float64]
 COLUMNS = ("phenomenon", "verdict", "layer", "head", "picked", "tested", "passed", "n_units", "n_clusters", *NUMBERS)
 SHOWN = (
     "patched, nats", "95 % interval", "share", "matched heads, 95th pct", "Holm p", "pattern only",
-    "mean-ablated", "resampled", "edge cut", "unrelated text",
+    "edge cut", "its look matters", "mean-ablated", "resampled", "unrelated text", "fails: why",
 )  # fmt: skip
 
 
@@ -40,9 +43,9 @@ class Row:
 @dataclass(frozen=True)
 class Leg:
     """The causal leg of one phenomenon. summary: of the verdict table. gate: what the model answers, a sentence.
-    group: the heads knocked out together, a sentence, or "". numbers, verdicts, tested, passes: over heads, layer by
-    layer. paired: nats that the answer moves when the cue is swapped. most_loss: nats a token that unrelated text may
-    lose, where the run says.
+    group: the heads knocked out together, a sentence, or "". numbers, verdicts, whys (what each fails on, "" where
+    nothing or not said), tested, passes: over heads, layer by layer. paired: nats that the answer moves when the cue is
+    swapped. most_loss: nats a token that unrelated text may lose, where the run says.
     """
 
     phenomenon: str
@@ -55,6 +58,7 @@ class Leg:
     sample: str
     numbers: dict[str, Floats]
     verdicts: tuple[str, ...]
+    whys: tuple[str, ...]
     tested: npt.NDArray[np.bool_]
     passes: npt.NDArray[np.bool_]
     paired: float
@@ -77,6 +81,8 @@ def legs(table: pd.DataFrame, gates: dict[str, Any], path: Path) -> dict[str, Le
 
 def _leg(name: str, table: pd.DataFrame, gate: dict[str, Any]) -> Leg:
     reason, paired = gate.get("reason"), gate.get("paired")
+    table = table.reindex(columns=[*table.columns, *(c for c in OPTIONAL if c not in table)])
+    table = table if "why" in table else table.assign(why="")
     grid = table.sort_values(["layer", "head"])
     tested = table[table["tested"]].sort_values(["passed", "patch"], ascending=False, kind="stable")
     counts = {v: int((tested["verdict"] == v).sum()) for v in ("supported", "causal only", "attention only")}
@@ -90,8 +96,9 @@ def _leg(name: str, table: pd.DataFrame, gate: dict[str, Any]) -> Leg:
         group=_together(gate.get("group")),
         rows=tuple(_row(name, r) for r in tested.to_dict("records")),
         sample=f"{count(int(table['n_units'].max()), 'prompt')}, {count(int(table['n_clusters'].max()), 'cluster')}",
-        numbers={c: grid[c].to_numpy(dtype=np.float64, na_value=np.nan) for c in NUMBERS},
+        numbers={c: grid[c].to_numpy(dtype=np.float64, na_value=np.nan) for c in (*NUMBERS, *OPTIONAL)},
         verdicts=tuple(map(str, grid["verdict"])),
+        whys=tuple(map(str, grid["why"])),
         tested=grid["tested"].to_numpy(dtype=np.bool_),
         passes=grid["passed"].to_numpy(dtype=np.bool_),
         paired=float("nan") if paired is None else float(paired),
@@ -105,12 +112,30 @@ def _row(name: str, row: dict[Any, Any]) -> Row:
         fixed(row["patch"], 2),
         interval(row["low"], row["high"]),
         fixed(row["share"], 2),
-        fixed(row["limit"], 2),
+        limit(row["limit"], row["n_peers"]),
         p_value(row["p_holm"]),
-        *(fixed(row[kind], 2) for kind in ("pattern", "mean", "resample", "edge")),
+        *(fixed(row[kind], 2) for kind in LOOKS),
+        matters(row),
+        *(fixed(row[kind], 2) for kind in ("mean", "resample")),
         fixed(row["unrelated_loss"]),
+        row["why"] or NONE,
     )
     return Row(label, head_link(label, name), str(row["verdict"]), "pass" if row["passed"] else "fail", cells)
+
+
+def limit(value: float, n_peers: float) -> str:
+    """The 95th percentile of the heads that write as much, with their number where fewer than 20 do."""
+    if n_peers == 0:
+        return "no such head"
+    few = n_peers < ENOUGH  # not where the number is not known
+    return f"{fixed(value, 2)} (of {n_peers:.0f} only)" if few else fixed(value, 2)
+
+
+def matters(row: dict[Any, Any]) -> str:
+    """Which changes of where the head looks, and of nothing else, cost the answer nats (p below 0.05, uncorrected)."""
+    if all(np.isnan(row[f"p_{kind}"]) for kind in LOOKS):
+        return NONE
+    return ", ".join(kind for kind in LOOKS if row[f"p_{kind}"] < ALPHA) or "not shown"
 
 
 def _gate(gate: dict[str, Any]) -> str:

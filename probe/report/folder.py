@@ -24,7 +24,14 @@ NUMBERS = (
     "value", "low", "high", "chance", "mass", "mass_chance", "first_mass", "entropy", "entropy_max",
     "word_accuracy", "best_rival_value", "random_max", "selection_value", "p", "p_holm", "q",
 )  # fmt: skip
-OPTIONAL = ("shuffled_max",)  # numbers that runs kept only later
+OPTIONAL = (
+    "shuffled_max",
+    "value_before",
+    "value_after",
+    "distance",
+    "argmax_offset",
+    "argmax_share",
+)  # numbers that runs kept only later
 COLUMNS = (
     "phenomenon", "dataset", "layer", "head", "statistic", "best_rival", "picked", "passed", "n_units",
     "n_clusters", *NUMBERS,

@@ -87,6 +87,7 @@ def _causal(leg: Leg) -> dict[str, Any] | str:
     return {
         "numbers": {name: _column(values) for name, values in leg.numbers.items()},
         "verdicts": list(leg.verdicts),
+        "whys": list(leg.whys),
         "tested": _flags(leg.tested),
         "passed": _flags(leg.passes),
         "paired": leg.paired if math.isfinite(leg.paired) else None,

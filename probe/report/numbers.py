@@ -39,6 +39,17 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.2f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:.0f} kB"
 
 
+def signed(value: float) -> str:
+    """A whole number with its sign; `NONE` for NaN.
+
+    >>> signed(3.0), signed(-1.0), signed(0.0), signed(float("nan"))
+    ('+3', '−1', '0', '–')
+    """
+    if not math.isfinite(value):
+        return NONE
+    return f"{value:+.0f}".replace("-", "−") if value else "0"
+
+
 def count(n: int, noun: str) -> str:
     """ "1 prompt", "412 prompts"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -16,7 +16,7 @@ from probe.data.texts import Dataset
 from probe.runner.legs import causal_method, causal_table, gate_of, outcome
 from probe.runner.results import Example, Result
 from probe.scores.evidence import ALPHA, MOST_PICKED, RANDOM_COPIES, Evidence, evidence
-from probe.scores.rivals import RULES
+from probe.scores.rivals import DESCRIBED
 from probe.subject import Subject
 from probe.targets import Targets, Unit
 
@@ -90,7 +90,7 @@ def answer(found: Evidence, subject: Subject) -> str:
 def method(found: Evidence) -> tuple[str, ...]:
     """How it was measured, in paragraphs."""
     targets = found.measured.targets
-    rules = "; ".join(f"{name}: {RULES[name][0]}" for name in (*targets.rivals, "chance"))
+    rules = "; ".join(f"{name}: {DESCRIBED[name]}" for name in (*targets.rivals, "chance"))
     return (
         "A head is right on a prompt if, from the query word (its pieces averaged), the target's tokens together get "
         "more attention than each other candidate's; a tie counts as a fair share. Accuracy is the mean over prompts.",

@@ -9,9 +9,10 @@ import pandas as pd
 
 from probe.causal.behaviour import Behaviour
 from probe.causal.controls import Groups
-from probe.causal.leg import CONTROLS, MEASURED, MOST_LOSS, PERCENTILE, Causal
+from probe.causal.leg import CONTROLS, LOOKS, MEASURED, MOST_LOSS, PERCENTILE, Causal
 from probe.causal.sweep import KINDS
 from probe.causal.verdict import ATTENTION, CAUSAL, SUPPORTED, Verdicts
+from probe.scores.evidence import ALPHA
 from probe.subject import Subject
 
 Gate = dict[str, object]
@@ -84,13 +85,23 @@ def outcome(found: Verdicts, subject: Subject) -> str:
         f"Causal leg of {phenomenon} in {subject.name}: {asked}; of {int(leg.heads['tested'].sum())} heads tested it "
         f"depends on {len(passed)}, most on layer {best['layer']} head {best['head']} ({best['patch']:.2f} nats "
         f"[{best['causal_low']:.2f} to {best['causal_high']:.2f}]). Verdicts: {n[SUPPORTED]} supported, {n[CAUSAL]} "
-        f"causal only, {n[ATTENTION]} attention only."
+        f"causal only, {n[ATTENTION]} attention only.{_looks(table)}"
     )
+
+
+def _looks(table: pd.DataFrame) -> str:
+    """Of the supported heads, for how many the look itself matters."""
+    mine = table[table["verdict"] == SUPPORTED]
+    kinds = [kind for kind in LOOKS if mine[f"p_{kind}"].notna().any()]
+    if mine.empty or not kinds:
+        return ""
+    n = int((mine[[f"p_{kind}" for kind in kinds]] < ALPHA).any(axis=1).sum())
+    return f" Changing only where they look was shown to cost the answer nats for {n} of the {len(mine)} supported."
 
 
 def causal_method(full: bool) -> tuple[str, ...]:
     """How the causal leg was measured, in paragraphs."""
-    compared = "all other heads" if full else f"{CONTROLS} heads drawn at random (all others in a model of few)"
+    compared = "all other heads" if full else f"{CONTROLS} heads most like those tested (all others in a model of few)"
     screened = "their exact effect" if full else "attribution patching (their exact effect in a model of few heads)"
     kinds = "; ".join(f"{name}: {what}" for name, what in KINDS.items() if name in MEASURED)
     return (
@@ -100,7 +111,9 @@ def causal_method(full: bool) -> tuple[str, ...]:
         "and those that passed the attention leg, are changed one at a time, at all positions.",
         f"A head passes if patching costs the answer nats (sign-flip test over clusters, Holm-corrected over all heads "
         f"tested), more than the {PERCENTILE}th percentile of those {compared} that write vectors of the most similar "
-        f"length, and if its mean ablation makes unrelated text no harder than {MOST_LOSS} nats a token.",
+        f"length, if neither ablation makes the answer better (its 95 % interval below zero), and if its mean ablation "
+        f"makes unrelated text no harder than {MOST_LOSS} nats a token. Where fewer than 20 heads are left to compare "
+        "with, their number is printed.",
         f"Changes: {kinds}. Each member of a minimal pair is patched from the other, so patching runs in both "
         "directions.",
         "Verdicts: supported, both legs hold; causal only, the answer depends on a head that was not shown to look at "

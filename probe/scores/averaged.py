@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 
 from probe import stats
+from probe.capture.batch import row_tensor
 from probe.errors import DataError
 from probe.scores.evidence import Evidence
 from probe.scores.measure import Measured
@@ -39,9 +40,10 @@ def averaged(subject: Subject, targets: Targets) -> Measured:
             shift=batch.shift,
             n_keys=by_layer[0].shape[-1] if words else None,
         )
-        whole = torch.stack(by_layer).mean(0)
+        whole, at = torch.stack(by_layer).mean(0), row_tensor(queries, batch)
         for row, pattern in enumerate((*by_layer, whole)):
-            reading = read(Rows(pattern, visible[min(row, subject.n_layers - 1)]), plan)
+            rows = Rows(pattern, visible[min(row, subject.n_layers - 1)], queries=at.to(pattern.device))
+            reading = read(rows, plan)
             for name in Reading.FIELDS:
                 found = getattr(reading, name).double().nanmean(-1).cpu().numpy()  # (unit, 1)
                 values[name][row][:, [order[i] for i in batch.indices]] = found.T

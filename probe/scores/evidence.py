@@ -22,11 +22,12 @@ from probe.errors import DataError
 from probe.scores.measure import Measured, measure, measure_together
 from probe.scores.rivals import rival_accuracy
 from probe.subject import Subject
-from probe.targets import Targets
+from probe.targets import Targets, Unit
 
 MOST_PICKED = 10
 ALPHA = 0.05
 RANDOM_COPIES = 3
+SIDES = ("before", "after")  # where a target lies, seen from the query
 FEWEST_CLUSTERS = 4  # below this no half can be tested at all
 
 Array = npt.NDArray[np.float64]
@@ -53,15 +54,20 @@ def heads(
 
     Columns: subject, phenomenon, dataset, direction (where candidates lie from the query: before, after, both, mixed),
     split (measurement half, or all), layer, head, statistic; value with its 95% interval low, high (cluster
-    bootstrap); chance (of the statistic); mass (attention on the target) and mass_chance (what uniform attention over
-    the visible keys would put there); lift = mass - mass_chance; foil_mass (on the best foil); first_mass (on position
-    0); entropy and entropy_max in nats; tied (share of rows in which the target gets exactly as much as the best foil,
-    which counts as half right); word_accuracy (Clark et al. 2019); best_rival, best_rival_value; random_max (best head
-    of three randomly initialised copies); shuffled_max (best head where a candidate drawn at random is called the
-    target); selection_value; picked; p, p_holm, q (Benjamini-Hochberg over all heads, exploratory); passed; n_units,
-    n_clusters, n_excluded. For phenomena with rivals everything from `value` to
-    `random_max`, and n_units and n_clusters, are those of the measurement half; n_excluded counts what could not be
-    measured at all, and excluded says why ("reason: number; ...").
+    bootstrap); value_before, value_after (the same where the target stands before the query, and after it: an
+    encoder's two directions), n_before, n_after (units of each); chance (of the statistic); mass (attention on the
+    target) and mass_chance (what uniform attention over the visible keys would put there); lift = mass - mass_chance;
+    foil_mass (on the best foil); first_mass (on position 0); entropy and entropy_max in nats; distance (tokens from the
+    query to where it looks, mean over its attention); argmax_offset and argmax_share (the offset at which the largest
+    weight lies most often, and in what share of all rows: positional from 0.9 on, Voita et al. 2019); tied (share of
+    rows in which the target gets exactly as much as the best foil, which counts as half right); word_accuracy (Clark
+    et al. 2019); best_rival, best_rival_value; random_max (best head of three randomly initialised copies);
+    shuffled_max (best head where a candidate drawn at random is called the target); selection_value; picked; p,
+    p_holm, q (Benjamini-Hochberg over all heads, exploratory); passed; n_units, n_clusters, n_excluded, excluded.
+
+    For phenomena with rivals everything from `value` to `random_max`, but for argmax_offset and argmax_share, and
+    n_units and n_clusters, are those of the measurement half; n_excluded counts what could not be measured at all, and
+    excluded says why ("reason: number; ...").
     seed: the split, the resampling.
     Raises DataError if a dataset was not bound, or has too few clusters to split.
     """
@@ -90,7 +96,7 @@ def evidence_of(subject: Subject, measured: Measured, *, seed: int = 0, quiet: b
         return Evidence(table, _rival_table(targets, {}, everything, seed), measured, everything)
     test = measurement_half(targets, seed)
     table = _describe(subject, measured, statistic, test, seed)
-    rivals = {name: np.array([rival_accuracy(name, u) for u in targets.units]) for name in (*targets.rivals, "chance")}
+    rivals = {name: rival_accuracy(name, targets.units) for name in (*targets.rivals, "chance")}
     _test(table, measured[statistic], rivals, targets, test, seed)
     half = replace(targets, units=tuple(u for u, t in zip(targets.units, test, strict=True) if t))
     table["random_max"] = _random_max(subject, half, statistic, quiet)
@@ -112,6 +118,8 @@ def _describe(
         return np.asarray(measured[name][..., chosen].mean(-1)).ravel()
 
     layer, head = np.indices((subject.n_layers, subject.n_heads))
+    side = np.array([_side(u) for u, c in zip(targets.units, chosen, strict=True) if c])
+    offset, share = measured.usual_offset()
     directions = {u.direction for u, c in zip(targets.units, chosen, strict=True) if c}
     foils = np.array([1 + len(u.rows[0].foils) for u, c in zip(targets.units, chosen, strict=True) if c])
     return pd.DataFrame(
@@ -127,6 +135,8 @@ def _describe(
             "value": mean(statistic),
             "low": low.ravel(),
             "high": high.ravel(),
+            **{f"value_{name}": _part_mean(measured[statistic][..., chosen], side == name) for name in SIDES},
+            **{f"n_{name}": int((side == name).sum()) for name in SIDES},
             "chance": (1 / foils).mean() if targets.statistic == "accuracy" else mean("chance"),
             "mass": mean("target"),
             "mass_chance": mean("chance"),
@@ -135,6 +145,9 @@ def _describe(
             "first_mass": mean("first"),
             "entropy": mean("entropy"),
             "entropy_max": mean("entropy_max"),
+            "distance": mean("distance"),
+            "argmax_offset": offset.ravel(),
+            "argmax_share": share.ravel(),
             "tied": mean("tied"),
             "word_accuracy": mean("word_correct"),
             "best_rival": pd.Series([None] * low.size, dtype="str"),
@@ -153,6 +166,19 @@ def _describe(
             "excluded": "; ".join(f"{reason}: {n}" for reason, n in targets.exclusions.items()),
         }
     )
+
+
+def _side(unit: Unit) -> str:
+    """Where the target lies, seen from the query: before or after it, in all rows alike; or ""."""
+    after = {min(row.target) > row.query[-1] for row in unit.rows}
+    before = {max(row.target) < row.query[0] for row in unit.rows}
+    return SIDES[0] if before == {True} else SIDES[1] if after == {True} else ""
+
+
+def _part_mean(values: Array, chosen: npt.NDArray[np.bool_]) -> Array:
+    """(head,): the mean over the chosen units; NaN where there are none."""
+    some = values.reshape(-1, values.shape[-1])[:, chosen]
+    return np.asarray(some.mean(-1)) if chosen.any() else np.full(len(some), np.nan)
 
 
 def _clusters(targets: Targets, chosen: npt.NDArray[np.bool_]) -> list[str]:

@@ -24,7 +24,10 @@ class Reading:
     on the best foil.
     word_correct: 1 where the word that gets most attention, the query's own word and special tokens left out, is a
     word of the target (Clark et al. 2019). first: mass on position 0. entropy: nats over visible keys, and
-    entropy_max its largest possible value. chance: the mass uniform attention would put on the target.
+    entropy_max its largest possible value. chance: the mass uniform attention would put on the target. distance: from
+    the query to where it looks, in tokens, the mean over its attention (Clark et al. 2019's locality); offset: of the
+    key with most attention from the query (its first piece), -1 for the token before; both NaN where the rows do not
+    say which queries they are of.
     """
 
     target: Tensor
@@ -36,8 +39,12 @@ class Reading:
     entropy: Tensor
     entropy_max: Tensor
     chance: Tensor
+    distance: Tensor
+    offset: Tensor
 
-    FIELDS = ("target", "foil", "correct", "tied", "word_correct", "first", "entropy", "entropy_max", "chance")
+    FIELDS = (
+        "target", "foil", "correct", "tied", "word_correct", "first", "entropy", "entropy_max", "chance", "distance",
+    )  # fmt: skip
 
 
 class Rows:
@@ -45,11 +52,14 @@ class Rows:
     once, read for several.
 
     pattern: (prompt, head, query, key), not changed. visible: the same shape, any axis but the last of size 1. uniform:
-    what attention spread over the visible keys would be; default: each row's own.
+    what attention spread over the visible keys would be; default: each row's own. queries: (prompt, query) the key that
+    each row's query is itself, where that is known.
     """
 
-    def __init__(self, pattern: Tensor, visible: Tensor, uniform: Tensor | None = None) -> None:
-        self.pattern, self.visible = pattern.float(), visible
+    def __init__(
+        self, pattern: Tensor, visible: Tensor, uniform: Tensor | None = None, queries: Tensor | None = None
+    ) -> None:
+        self.pattern, self.visible, self.queries = pattern.float(), visible, queries
         self.uniform = visible / visible.sum(-1, keepdim=True) if uniform is None else uniform
 
     @cached_property
@@ -63,6 +73,22 @@ class Rows:
     def entropy_max(self) -> Tensor:
         """(prompt or 1, 1 or head, query or 1) nats."""
         return self.visible.sum(-1).log()
+
+    @cached_property
+    def distance(self) -> Tensor | None:
+        """(prompt, head, query) tokens."""
+        if self.queries is None:
+            return None
+        keys = torch.arange(self.pattern.shape[-1], device=self.pattern.device)
+        apart = (keys - self.queries.unsqueeze(-1)).abs().to(self.pattern.dtype)  # (prompt, query, key)
+        return torch.einsum("phqk,pqk->phq", self.pattern, apart)
+
+    @cached_property
+    def offset(self) -> Tensor | None:
+        """(prompt, head, query): where the largest weight lies, seen from the query."""
+        if self.queries is None:
+            return None
+        return (self.pattern.argmax(-1) - self.queries.unsqueeze(1)).to(self.pattern.dtype)
 
     def at(self, values: Tensor, plan: Plan) -> Tensor:
         """What belongs to each row of a plan: (prompt, head, query) -> (unit, head, row)."""
@@ -83,7 +109,11 @@ class Rows:
             found = values.transpose(1, 2)[plan.prompts[:, None, None], plan.at]  # (unit, row, query, head, key)
             return (found * plan.share[..., None, None]).sum(2).transpose(1, 2)
 
-        return Rows(mean(self.pattern), mean(self.visible.float()) > 0, mean(self.uniform))
+        queries = None if self.queries is None else self.queries[plan.prompts[:, None], plan.at[..., 0]]
+        averaged = Rows(mean(self.pattern), mean(self.visible.float()) > 0, mean(self.uniform), queries)
+        if self.distance is not None:  # of each piece from itself, not of their mean from the first
+            averaged.__dict__["distance"] = mean(self.distance.unsqueeze(-1)).squeeze(-1)
+        return averaged
 
 
 @dataclass(frozen=True)
@@ -207,6 +237,8 @@ def read(rows: Rows, plan: Plan) -> Reading:
         entropy=rows.at(rows.entropy, plan) + missing,
         entropy_max=(rows.at(rows.entropy_max, plan) + missing).expand_as(target),
         chance=(rows.mass(rows.uniform, plan, plan.target) + missing).expand_as(target),
+        distance=nothing if rows.distance is None else rows.at(rows.distance, plan) + missing,
+        offset=nothing if rows.offset is None else rows.at(rows.offset, plan) + missing,
     )
 
 

@@ -51,7 +51,7 @@ def test_dataset_says_what_it_is() -> None:
         "accuracy",
         None,
     )
-    assert dataset.rivals == ("nearest", "first", "longer")
+    assert dataset.rivals == ("nearest", "first", "longer", "offset", "same word")
     assert (dataset.licence, dataset.source) == ("Apache-2.0", "written for this project")
 
 

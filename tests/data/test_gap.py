@@ -40,7 +40,7 @@ def test_a_row_becomes_an_item(tmp_path: Path) -> None:
     dataset = gap(write(tmp_path / "gap-small.tsv", row(), row(ID="x-2", A_coref="FALSE", B_coref="TRUE")))
     assert dataset.name == "gap-small"
     assert (dataset.phenomenon, dataset.statistic, dataset.rule) == ("coreference", "accuracy", None)
-    assert dataset.rivals == ("nearest", "first", "longer")
+    assert dataset.rivals == ("nearest", "first", "longer", "offset", "same word")
     assert dataset.items == (
         Labelled(
             item="x-1",

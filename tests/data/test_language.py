@@ -405,7 +405,7 @@ def test_tasks_and_what_they_measure() -> None:
     for task in TASKS:
         dataset = language.dataset(task, per_frame=4)
         assert (dataset.name, dataset.statistic, dataset.rule) == (f"synthetic-{task}", "accuracy", None)
-        assert dataset.rivals == ("nearest", "first", "longer")
+        assert dataset.rivals == ("nearest", "first", "longer", "offset", "same word")
         assert dataset.hash == getattr(language, task)(per_frame=4).hash
 
 

@@ -13,7 +13,7 @@ import pytest
 from probe.causal.leg import _empty
 from probe.errors import ResultsError
 from probe.report import card, write_report
-from probe.report.causal import COLUMNS, legs
+from probe.report.causal import COLUMNS, OPTIONAL, legs
 from probe.report.folder import read_results
 from probe.runner.results import CAUSAL
 from tests.report.test_report_page import Make, Text, rewrite
@@ -87,7 +87,7 @@ def test_the_page_reads_the_columns_that_are_written() -> None:
         n_layers, n_heads = 4, 4
 
     written = {"phenomenon", "verdict", *_empty(Sizes()).columns}  # type: ignore[arg-type]
-    assert set(COLUMNS) == written
+    assert {*COLUMNS, *OPTIONAL, "why", "against"} == written
     assert legs(table(), {"coreference": GATE}, Path("x"))["coreference"].rows[0].kind == "pass"
 
 
@@ -109,8 +109,33 @@ def test_the_card_of_a_head_has_every_number_beside_its_control(make_folder: Mak
     assert loses["patch"] == ("1.23 [1.034, 1.534]", "heads that write as much, 95th percentile 0.32")
     assert loses["share"] == ("0.46", "paired difference 2.67 nats")
     assert loses["unrelated_loss"] == ("5.000", "allowed 0.1")
-    assert set(loses) == {name for name, _ in card.CAUSAL}
+    assert set(loses) == {name for name, _ in card.CAUSAL if name != "why"}
     assert not any(line.shown for line in card.causal(results, results.phenomena[1], 9))
+
+
+def test_what_a_head_fails_on_and_was_compared_with_is_shown(make_folder: Make, tmp_path: Path) -> None:
+    causal = table()
+    causal["why"] = ""
+    causal["n_peers"] = 0
+    causal.loc[9, ["pattern", "edge", "p_pattern", "p_edge", "p_mean", "n_peers"]] = 0.5, 0.3, 0.2, 0.04, 0.6, 20
+    causal.loc[15, ["p_pattern", "p_edge", "n_peers"]] = 0.06, 0.9, 5
+    causal.loc[15, "why"] = "without it the answer is better (mean)"
+    folder = with_leg(make_folder(tmp_path / "run", 4, 4, 1), causal, {"coreference": GATE})
+    results = read_results(folder)
+    supported, looks = results.legs["coreference"].rows
+    assert supported.cells[3:8] == ("0.32", "0.0004", "0.50", "0.30", "edge")
+    assert supported.cells[-1] == "–"
+    assert looks.cells[3] == "0.32 (of 5 only)"
+    assert looks.cells[7] == "not shown"
+    assert looks.cells[-1] == "without it the answer is better (mean)"
+    loses = {line.field: (line.value, line.control) for line in card.causal(results, results.main, 15) if line.shown}
+    assert loses["why"][0] == "without it the answer is better (mean)"
+    assert loses["patch"][1] == "heads that write as much, 95th percentile 0.32 (of 5 only)"
+    edge = {line.field: (line.value, line.control) for line in card.causal(results, results.main, 9)}["edge"]
+    assert edge == ("0.30", "p 0.0400")
+    causal["n_peers"] = 0
+    folder = with_leg(make_folder(tmp_path / "none", 4, 4, 1), causal, {"coreference": GATE})
+    assert read_results(folder).legs["coreference"].rows[0].cells[3] == "no such head"
 
 
 def test_what_each_prompt_loses_is_shown(make_folder: Make, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_measurement_half_has_no_say_in_what_is_picked(monkeypatch: pytest.M
 def test_every_rival_has_to_be_beaten_not_just_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nearest candidate is right in three prompts of four; a head with .7 beats `first` and `longer` alone."""
     made = targets([4] * 60, nearest_is_right=0.75)
-    assert rival_accuracy("nearest", made.units[0]) == 1.0
+    assert rival_accuracy("nearest", made.units[:1]) == 1.0
     right = np.zeros((12, 240))
     right[2] = 1  # picked: above nearest on the selection half
     right[2][halves(made)] = np.random.default_rng(1).random(int(halves(made).sum())) < 0.7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def read_of(pattern: Tensor, visible: Tensor, units: list[Unit], shift: int = 0)
     cut = [
         t.expand(len(units), -1, -1, -1).transpose(1, 2)[units_of, index].transpose(1, 2) for t in (pattern, visible)
     ]
-    return read(Rows(*cut), Plan.of(units, asked, shift=[shift] * len(units), n_keys=pattern.shape[-1]))
+    return read(Rows(*cut, queries=index), Plan.of(units, asked, shift=[shift] * len(units), n_keys=pattern.shape[-1]))
 
 
 def one(pattern: Tensor, u: Unit, visible: Tensor) -> dict[str, Tensor]:
@@ -162,15 +163,58 @@ def test_reading_twice_gives_the_same_and_changes_nothing() -> None:
 
 def test_rivals_answer_by_their_rule() -> None:
     u = unit(9, Row((8,), (1, 2), ((5,),)))  # the target is first and longer, the foil nearer
-    answers = {name: rival_accuracy(name, u) for name in ("nearest", "first", "longer", "chance")}
-    assert answers == {"nearest": 0.0, "first": 1.0, "longer": 1.0, "chance": 0.5}
+    answers = {name: rival_accuracy(name, [u]).tolist() for name in ("nearest", "first", "longer", "chance")}
+    assert answers == {"nearest": [0.0], "first": [1.0], "longer": [1.0], "chance": [0.5]}
     tie = unit(9, Row((4,), (2,), ((6,),)))  # one on either side, equally far
-    assert rival_accuracy("nearest", tie) == 0.5
+    assert rival_accuracy("nearest", [tie]).tolist() == [0.5]
     before = unit(9, Row((2,), (4,), ((7, 8),)))  # both after the query: the target is nearer, the foil longer
-    assert {n: rival_accuracy(n, before) for n in ("nearest", "first", "longer")} == {
-        "nearest": 1.0,
-        "first": 1.0,
-        "longer": 0.0,
+    assert {n: rival_accuracy(n, [before]).tolist() for n in ("nearest", "first", "longer")} == {
+        "nearest": [1.0],
+        "first": [1.0],
+        "longer": [0.0],
     }
     with pytest.raises(Exception, match=r"no rival named 'neerest'\. Did you mean 'nearest'\?"):
-        rival_accuracy("neerest", u)
+        rival_accuracy("neerest", [u])
+
+
+def test_the_same_word_is_told_by_its_tokens() -> None:
+    u = replace(unit(5, Row((4,), (1,), ((2, 3),))), ids=(9, 7, 8, 6, 7))
+    assert rival_accuracy("same word", [u]).tolist() == [1.0]
+    assert rival_accuracy("same word", [replace(u, ids=(9, 5, 8, 7, 7))]).tolist() == [0.0]
+    assert rival_accuracy("same word", [replace(u, ids=(9, 5, 8, 6, 7))]).tolist() == [0.5]
+
+
+def test_the_best_fixed_distance_is_tried_out_on_all_units() -> None:
+    """Three targets stand four tokens before the query, where of the fourth's candidates there is none and a foil of
+    the fifth; one and two tokens before the query there are foils.
+    """
+    rows = [
+        Row((6,), (2,), ((5,),)),
+        Row((8,), (4,), ((6,), (7,))),
+        Row((5,), (0, 1), ((3,),)),
+        Row((7,), (0,), ((6,),)),
+        Row((7,), (1,), ((3,),)),
+    ]
+    found = rival_accuracy("offset", [unit(9, row) for row in rows])
+    assert found.tolist() == pytest.approx([1, 1, 1, 0.5, 0])
+    two = rival_accuracy("offset", [unit(9, rows[0], rows[4]), unit(9, rows[1])])
+    assert two.tolist() == pytest.approx([0.5, 1])
+
+
+def test_where_a_head_looks_is_told_from_the_query() -> None:
+    """Distance and most frequent offset, by hand, with padding before the prompt and a query of two pieces."""
+    pattern = torch.zeros(1, 2, 6, 6)
+    pattern[0, 0, 4, [1, 3]] = torch.tensor([0.75, 0.25])  # three and one token before
+    pattern[0, 0, 5, [4, 5]] = torch.tensor([0.5, 0.5])
+    pattern[0, 1, 4, 5] = pattern[0, 1, 5, 5] = 1.0
+    rows = Rows(pattern[:, :, 4:], torch.ones(1, 1, 2, 6, dtype=torch.bool), queries=torch.tensor([[4, 5]]))
+    single = read(rows, Plan.of([unit(5, Row((3,), (0,)), Row((4,), (0,)))], [[3, 4]], shift=[1]))
+    assert single.distance[0].tolist() == [[2.5, 0.5], [1.0, 0.0]]
+    assert single.offset[0].tolist()[0][0] == -3.0
+    assert single.offset[0].tolist()[1] == [1.0, 0.0]
+    pieces = read(rows, Plan.of([unit(5, Row((3, 4), (0,)))], [[3, 4]], shift=[1]))
+    assert pieces.distance[0].tolist() == [[1.5], [0.5]]
+    assert pieces.offset[0].tolist() == [[-3.0], [1.0]]
+    unknown = read(Rows(pattern[:, :, 4:], rows.visible), Plan.of([unit(5, Row((3,), (0,)))], [[3, 4]], shift=[1]))
+    assert unknown.distance.isnan().all()
+    assert unknown.offset.isnan().all()

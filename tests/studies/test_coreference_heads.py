@@ -20,7 +20,8 @@ def test_each_head_is_of_the_kind_that_its_numbers_say() -> None:
     )  # fmt: skip
     depends = pd.DataFrame(
         {**at, "lost": [0.5, 0.9, 0.0, 0.1, 0.0], "low": 0.0, "high": 1.0,
-         "p_holm": [0.01, 0.01, 0.9, 0.5, float("nan")], "passed": [True, True, False, False, False]}
+         "p_holm": [0.01, 0.01, 0.9, 0.5, float("nan")], "passed": [True, True, False, False, False],
+         "limit": 0.2, "n_peers": 20, "why": ["", "", "dear", "dear", ""]}
     )  # fmt: skip
     table = study.side_by_side(looks, depends, [(0, 0), (1, 0)])
     assert table["name"].tolist() == ["0.1", "0.0", "1.1", "1.0"], "sorted by what is lost; 1.2 was not tested"

@@ -165,7 +165,7 @@ def test_what_is_bound_keeps_the_datasets_name_statistic_and_rivals(pretrained: 
     data = probe.data.coreference(2)
     targets = pretrained.bind(data)
     assert (targets.phenomenon, targets.dataset) == ("coreference", "coreference-sentences")
-    assert (targets.statistic, targets.rivals) == ("accuracy", ("nearest", "first", "longer"))
+    assert (targets.statistic, targets.rivals) == ("accuracy", ("nearest", "first", "longer", "offset", "same word"))
     clusters = {i.item: i.cluster for i in data.items}
     assert all(u.cluster == clusters[u.item] for u in targets.units)
 

@@ -14,6 +14,8 @@
   const at = (column, index) => (Array.isArray(column) ? column[index] : column);
   const label = (index) => `${Math.floor(index / nHeads)}.${index % nHeads}`;
 
+  const signed = (v) => (v === null ? NONE : v === 0 ? "0" : v.toFixed(0).replace(/^(?!-)/, "+").replace("-", "−"));
+
   function verdict(phenomenon, index) {
     if (!phenomenon.tested) return "described";
     if (phenomenon.passed[index] === "1") return "pass";
@@ -180,7 +182,11 @@
       value: [withInterval(fixed(n("value")), n("low"), n("high")), known.join(" · ") || NONE],
       selection_value: [fixed(n("selection_value")), NONE],
       mass: [p.statistic === "mass" ? NONE : fixed(n("mass")), `if uniform ${fixed(n("mass_chance"))}`],
+      value_before: [fixed(n("value_before")), NONE],
+      value_after: [fixed(n("value_after")), NONE],
       first_mass: [fixed(n("first_mass")), NONE],
+      distance: [fixed(n("distance")), NONE],
+      argmax_share: [fixed(n("argmax_share")), `offset ${signed(n("argmax_offset"))}`],
       entropy: [fixed(n("entropy")), `if uniform ${fixed(n("entropy_max"))}`],
       word_accuracy: [fixed(n("word_accuracy")), NONE],
       p_holm: [pValue(n("p_holm")), `uncorrected ${pValue(n("p"))}`],
@@ -191,13 +197,18 @@
     if (!p.causal) return {};
     const n = (column) => at(p.causal.numbers[column], index);
     const two = (column) => fixed(n(column), 2);
+    const limit = () => {
+      const peers = n("n_peers");
+      if (peers === 0) return "no such head";
+      return peers !== null && peers < 20 ? `${two("limit")} (of ${peers} only)` : two("limit");
+    };
     return {
-      patch: [withInterval(two("patch"), n("low"), n("high")), `heads that write as much, 95th percentile ${two("limit")}`],
+      patch: [withInterval(two("patch"), n("low"), n("high")), `heads that write as much, 95th percentile ${limit()}`],
       share: [two("share"), `paired difference ${fixed(p.causal.paired, 2)} nats`],
-      pattern: [two("pattern"), NONE],
-      mean: [two("mean"), NONE],
-      resample: [two("resample"), NONE],
-      edge: [two("edge"), NONE],
+      ...Object.fromEntries(
+        ["pattern", "mean", "resample", "edge"].map((kind) => [kind, [two(kind), `p ${pValue(n(`p_${kind}`))}`]]),
+      ),
+      why: [p.causal.whys[index] || NONE, NONE],
       unrelated_loss: [fixed(n("unrelated_loss")), p.causal.mostLoss === null ? NONE : `allowed ${p.causal.mostLoss}`],
       causal_p_holm: [pValue(n("p_holm")), `uncorrected ${pValue(n("p"))}`],
       screen: [two("screen"), NONE],

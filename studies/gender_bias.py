@@ -42,7 +42,9 @@ def gender_bias(
             "Each sentence is read twice, with the pronoun of the stereotype and with the other; nothing else differs, "
             "and who is meant stays the same. Of a head: attention from the pronoun on the occupation that is meant, "
             "minus that on the other, and the difference between the two versions, sentence by sentence. p: t-test on "
-            "clusters (the two sentences of a pair of occupations), both signs, Holm-corrected over all heads.",
+            "clusters, both signs, Holm-corrected over all heads. Sentences share templates and occupations: they are "
+            "clustered by the two of a pair, by the stereotypically female occupation and by the male one, and of the "
+            "three the widest interval and the largest p are given.",
             "In type 2 syntax says who is meant, before the pronoun; in type 1 the words after it do, which a causal "
             "model has not read there.",
             "Indirect effect (Vig et al. 2020): y = p(the other continuation) / p(the stereotype's), each the "
@@ -67,13 +69,14 @@ def companions(data: Path) -> dict[tuple[str, int], Dataset]:
 
 def attention(subject: Subject, pro: Dataset, anti: Dataset, seed: int) -> tuple[probe.Section, pd.DataFrame | None]:
     """Where heads look in the two versions."""
-    from probe.causal.stereotype import attention_by_stereotype, both_versions
+    from probe.causal.stereotype import attention_by_stereotype, both_versions, by_occupation
     from probe.errors import DataError
 
     kind = "type 2, where syntax decides" if "type2" in pro.name else "type 1, where later words decide"
     title = f"Where heads look: {kind}"
     try:
-        table = attention_by_stereotype(*both_versions(subject, pro, anti), seed=seed)
+        both = both_versions(subject, pro, anti)
+        table = attention_by_stereotype(*both, by_occupation(pro, both[0].targets.units), seed=seed)
     except DataError as error:
         return probe.Section(title, (f"Not measured: {error}",)), None
     name = "type2" if "type2" in pro.name else "type1"
@@ -88,7 +91,8 @@ def attention(subject: Subject, pro: Dataset, anti: Dataset, seed: int) -> tuple
         f"{int((moved['difference'] < 0).sum())} more. The head with the best accuracy ({best.iloc[0]['name']}) has "
         f"{best.iloc[0]['accuracy_pro']:.2f} with the stereotype and {best.iloc[0]['accuracy_anti']:.2f} against it."
     )
-    caption = f"n = {int(table['n_units'].iloc[0])} sentences, {int(table['n_clusters'].iloc[0])} clusters, each twice."
+    n, least = (int(table[column].iloc[0]) for column in ("n_units", "n_clusters"))
+    caption = f"n = {n} sentences, each twice; {least} clusters at least."
     parts: list[probe.Table | probe.Plot] = [
         probe.Table(f"heads_{name}", table, "Every head.", shown=False),
         probe.Plot(
@@ -203,7 +207,7 @@ def mediated(subject: Subject, data: Path, reference: str, profile: str, seed: i
         f"{best['head']:.0f} (indirect effect {best['effect']:.3f} [{best['low']:.3f} to {best['high']:.3f}], total "
         f"effect {found.total.mean():.2f}, {len(found.units)} pairs)."
     )
-    return sentence, [mediated_section(subject, found, table), *beside_sections(subject, table, reference)]
+    return sentence, [mediated_section(subject, found, table), *beside_sections(subject, table, data, reference)]
 
 
 def mediated_section(subject: Subject, found: Mediation, table: pd.DataFrame) -> probe.Section:
@@ -238,7 +242,7 @@ def mediated_section(subject: Subject, found: Mediation, table: pd.DataFrame) ->
     )
 
 
-def beside_sections(subject: Subject, table: pd.DataFrame, reference: str) -> list[probe.Section]:
+def beside_sections(subject: Subject, table: pd.DataFrame, data: Path, reference: str) -> list[probe.Section]:
     """Beside what was published of this model, if anything was."""
     import pandas as pd
 
@@ -247,11 +251,11 @@ def beside_sections(subject: Subject, table: pd.DataFrame, reference: str) -> li
     from probe.scores.published import MEDIATORS
 
     parts, text = [], []
-    if subject.name in MEDIATORS:
-        known = MEDIATORS[subject.name]
+    part = data.name.rpartition(".")[2]
+    if known := MEDIATORS.get(subject.name, {}).get(part):
         published = pd.DataFrame([(*h, v) for h, v in known.items()], columns=["layer", "head", "published"])
         joined, _ = beside(table, published)
-        parts.append(probe.Table("published_mediators", joined, "The paper's heads (dev).", digits=3))
+        parts.append(probe.Table("published_mediators", joined, f"The paper's heads ({part}).", digits=3))
     if reference:
         joined, r = beside(table, released(reference))
         text.append(f"Over the {len(joined)} heads of the authors' release, Pearson's r of the two columns is {r:.2f}.")

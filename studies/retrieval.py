@@ -317,8 +317,6 @@ def place_section(seen: Seen, seed: int) -> probe.Section:
 
 def success_section(seen: Seen, found: Success) -> probe.Section:
     """Does looking at the fact go with a right answer?"""
-    import numpy as np
-
     from probe.causal.success import told
 
     table = found.within.assign(pooled=found.pooled.ravel())
@@ -327,9 +325,8 @@ def success_section(seen: Seen, found: Success) -> probe.Section:
     shown = mine.drop(columns=["layer", "head", "p"]).rename(
         columns={"which": "head", "auc": "AUC within an index", "pooled": "AUC pooled"}
     )
-    pooled = (
-        f" Pooled over indices the best has {np.nanmax(found.pooled):.2f}." if table["pooled"].notna().any() else ""
-    )
+    best = table["pooled"].max()
+    pooled = f" Pooled over indices the best has {best:.2f}." if best > 0 else ""
     return probe.Section(
         "Does it go with right answers?",
         (

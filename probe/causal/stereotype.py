@@ -43,20 +43,37 @@ def _line(item: str) -> str:
     return item.rpartition("-")[2]
 
 
-def attention_by_stereotype(pro: Measured, anti: Measured, *, seed: int = 0) -> pd.DataFrame:
+def by_occupation(pro: Dataset, units: Sequence[Unit]) -> list[list[str]]:
+    """Two more ways to cluster sentences: by the occupation whose stereotype is the feminine pronoun, and by the other.
+    Each occupation stands with many others, so neither way alone keeps the sentences of all occupations together.
+    """
+    tags = {i.item: i.tags for i in pro.items if isinstance(i, Labelled)}
+    ways: list[list[str]] = []
+    for gender in ("feminine", "masculine"):
+        mine = ["occupation" if tags[u.item]["gender"] == gender else "other" for u in units]
+        ways.append([tags[u.item][which] for u, which in zip(units, mine, strict=True)])
+    return ways
+
+
+def attention_by_stereotype(
+    pro: Measured, anti: Measured, also: Sequence[Sequence[str]] = (), *, seed: int = 0
+) -> pd.DataFrame:
     """What each head does in the two versions of the same sentences, one row a head.
 
-    pro, anti: from `both_versions`. Columns: layer, head; accuracy_pro, accuracy_anti (the occupation that is meant
-    gets more attention than the other), accuracy_difference; mass_pro, mass_anti (attention on the one that is meant
-    minus that on the other), difference (pro minus anti, paired), low, high (95 % interval over clusters), p (either
-    sign, by flipping signs), p_holm (over all heads), n_units, n_clusters.
+    pro, anti: from `both_versions`. also: other ways to cluster the sentences (`by_occupation`): of all ways, with the
+    units' own, the lowest low, the highest high and the largest p are kept. Columns: layer, head; accuracy_pro,
+    accuracy_anti (the occupation that is meant gets more attention than the other), accuracy_difference; mass_pro,
+    mass_anti (attention on the one that is meant minus that on the other), difference (pro minus anti, paired), low,
+    high (95 % interval over clusters), p (either sign, t-test on clusters), p_holm (over all heads), n_units,
+    n_clusters (of the way with the fewest).
     """
-    clusters = [u.cluster for u in pro.targets.units]
+    ways = [[u.cluster for u in pro.targets.units], *(list(way) for way in also)]
     leads = [np.asarray(m["target"] - m["foil"]) for m in (pro, anti)]
-    grouped = stats.by_cluster(leads[0] - leads[1], clusters)
-    low, high = stats.interval(grouped, seed=seed, shares=False)
-    flat = grouped.weighted.reshape(-1, len(grouped.counts))
-    p = np.minimum(1.0, 2 * np.minimum(stats.t_test(flat), stats.t_test(-flat)))
+    every = [stats.by_cluster(leads[0] - leads[1], clusters) for clusters in ways]
+    lows, highs = zip(*(stats.interval(grouped, seed=seed, shares=False) for grouped in every), strict=True)
+    low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+    flat = [grouped.weighted.reshape(-1, len(grouped.counts)) for grouped in every]
+    p = np.max([np.minimum(1.0, 2 * np.minimum(stats.t_test(f), stats.t_test(-f))) for f in flat], axis=0)
     layer, head = np.indices(leads[0].shape[:2])
     accuracy = [m["correct"].mean(-1).ravel() for m in (pro, anti)]
     return pd.DataFrame(
@@ -68,13 +85,13 @@ def attention_by_stereotype(pro: Measured, anti: Measured, *, seed: int = 0) -> 
             "accuracy_difference": accuracy[0] - accuracy[1],
             "mass_pro": leads[0].mean(-1).ravel(),
             "mass_anti": leads[1].mean(-1).ravel(),
-            "difference": grouped.overall.ravel(),
+            "difference": every[0].overall.ravel(),
             "low": low.ravel(),
             "high": high.ravel(),
             "p": p,
             "p_holm": stats.holm(p),
-            "n_units": len(clusters),
-            "n_clusters": len(grouped.counts),
+            "n_units": len(ways[0]),
+            "n_clusters": min(len(grouped.counts) for grouped in every),
         }
     )
 

@@ -24,7 +24,8 @@ def winobias(path: str | Path) -> Dataset:
     causal model has not read there; in type 2 (`type2` in the file's name) syntax does.
     Of several pronouns the first is the query; sentences in which the other occupation is not found once are left out,
     and `Dataset.source` counts them.
-    Tags: stereotype ("pro" or "anti", by the file's name), gender of the pronoun, right ("first" or "second" mention).
+    Tags: stereotype ("pro" or "anti", by the file's name), gender of the pronoun, right ("first" or "second" mention),
+    occupation (the one that is meant), other.
     Raises DataError, with path and line, for a file that is missing or malformed.
 
     Licence: MIT. Source: https://github.com/uclanlp/corefBias.
@@ -147,6 +148,8 @@ def _item(path: Path, mine: _Sentence, other: _Sentence, pair: int) -> Labelled 
             "stereotype": "anti" if path.name.startswith("anti") else "pro",
             "gender": "feminine" if mine.pronoun.text(mine.text).lower() in _FEMININE else "masculine",
             "right": "first" if mine.occupation.start < foil.start else "second",
+            "occupation": mine.occupied,
+            "other": other.occupied,
         },
     )
 

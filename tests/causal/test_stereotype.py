@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import probe
-from probe.causal.stereotype import attention_by_stereotype, both_versions, expected_pronoun
+from probe.causal.stereotype import attention_by_stereotype, both_versions, by_occupation, expected_pronoun
 from probe.errors import DataError
 from probe.scores.measure import Measured, measure
 from probe.subject import Subject
@@ -73,6 +73,28 @@ def test_a_head_that_goes_by_stereotype_is_found_and_one_that_goes_by_syntax_is_
     assert shown["difference"].item() == pytest.approx(0.4, abs=0.05)
     (by_syntax,) = table[(table["layer"] == 2) & (table["head"] == 3)].to_dict("records")
     assert by_syntax["accuracy_pro"] > 0.9 < by_syntax["accuracy_anti"]
+
+
+def test_sentences_that_share_an_occupation_are_one_cluster(tmp_path: Path, minilm: Subject) -> None:
+    """Where an occupation decides the difference, its sentences say one thing, not three: the interval is wider."""
+    pro, anti = both_versions(minilm, *versions(tmp_path), quiet=True)
+    ways = by_occupation(versions(tmp_path)[0], pro.targets.units)
+    assert ways[0] == ["designer", "designer", "clerk", "clerk", "nurse", "nurse"]
+    assert ways[1] == ["developer", "developer", "mechanic", "mechanic", "mover", "mover"]
+    many = tuple(replace(u, item=f"{u.item}-{n}", cluster=f"{n}") for n in range(10) for u in pro.targets.units)
+    pro, anti = (Measured(replace(m.targets, units=many), m.values) for m in (pro, anti))
+    rng, shape = np.random.default_rng(0), (minilm.n_layers, minilm.n_heads)
+    by_word = np.tile(np.repeat([0.4, 0.0, -0.1], 2), 10)  # what a sentence's occupations decide
+    noise = by_word + rng.normal(0, 0.05, (*shape, len(many)))
+    readings = made(pro, np.zeros(shape), noise), made(anti, np.zeros(shape), 0 * noise)
+    alone = attention_by_stereotype(*readings)
+    table = attention_by_stereotype(*readings, [way * 10 for way in ways])
+    assert (alone["p"] < 0.001).all()
+    assert (table["p"] > 0.1).all()
+    assert (table["low"] < alone["low"]).all()
+    assert (table["high"] > alone["high"]).all()
+    assert set(table["n_clusters"]) == {3}
+    assert table["difference"].equals(alone["difference"])
 
 
 def test_the_expected_pronoun_is_what_the_logits_say(tmp_path: Path, smollm2: Subject) -> None:

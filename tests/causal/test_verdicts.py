@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+import transformers as tf
 
 import probe
 from probe.causal import behaviour, causal, leg, screen, verdicts
-from probe.causal.controls import knock_out_group, matched, output_norms
+from probe.causal.controls import MASK_EVERY, knock_out_group, losses_without, matched, output_norms
 from probe.causal.leg import MOST_LOSS
+from probe.causal.sweep import Effects, sweep
 from probe.data import language
 from probe.errors import DataError
 from probe.models import planted
 from probe.subject import Subject
 from probe.targets import Answer, Targets, Unit
+from tests.scores.stand_ins import word_pieces
 
 TASKS = {"coreference": "coreference", "agreement": "agreement", "retrieval": "facts", "induction": "repeats"}
 
@@ -172,3 +177,103 @@ def test_a_head_that_everything_needs_fails_on_unrelated_text(
     again = causal(tiny, agreement, quiet=True).heads
     assert list(again["passed"]) == list(table["passed"] & (table["unrelated_loss"] <= least))
     assert again["passed"].sum() < len(passed)
+
+
+def test_a_head_without_which_the_answer_is_better_does_not_pass(
+    tiny: Subject, agreement: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As measured, but with every mean ablation's sign turned: what passed before fails, and says on what."""
+    before = causal(tiny, agreement, quiet=True).heads
+
+    def turned(*args: Any, **kwargs: Any) -> Effects:
+        found = sweep(*args, **kwargs)
+        return replace(found, values={k: -v if k == "mean" else v for k, v in found.values.items()})
+
+    monkeypatch.setattr(leg, "sweep", turned)
+    after = causal(tiny, agreement, quiet=True).heads
+    helped = before["passed"] & (before["p_mean"] < 0.01)
+    assert helped.sum() >= 2, "heads without which the answer is clearly worse"
+    assert not after["passed"][helped].any()
+    assert set(after["why"][helped]) == {"without it the answer is better (mean)"}
+    others = before[~helped & (before["passed"] != after["passed"])]
+    assert (others["against"] == "mean").all(), "the others that change are those that the ablation had spoken against"
+
+
+def test_what_a_head_fails_on_is_said(tiny: Subject, agreement: Targets) -> None:
+    table = causal(tiny, agreement, quiet=True).heads
+    tested = table[table["tested"]]
+    assert (tested["passed"] == (tested["why"] == "")).all()
+    assert (table["why"][~table["tested"]] == "").all()
+    dear = tested[tested["why"] == "unrelated text needs it too"]
+    assert len(dear) >= 1
+    assert (dear["unrelated_loss"] > MOST_LOSS).all()
+    assert (dear["patch"] > dear["limit"]).all()
+    cheap = tested[tested["why"] == "patching it was not shown to cost the answer nats"]
+    assert (cheap["p_holm"] >= 0.05).all()
+
+
+def test_heads_are_compared_with_as_many_as_are_left(tiny: Subject, agreement: Targets) -> None:
+    table = causal(tiny, agreement, quiet=True).heads
+    tested = table[table["tested"]]
+    assert set(tested["n_peers"]) == {min(20, len(table) - len(tested))}
+    every = [(layer, head) for layer in range(tiny.n_layers) for head in range(tiny.n_heads)]
+    alone = causal(tiny, agreement, also=every, kinds=(), quiet=True).heads
+    assert alone["tested"].all()
+    assert set(alone["n_peers"]) == {0}
+    assert alone["limit"].isna().all()
+    assert alone["passed"].any(), "no head to compare with limits nothing"
+
+
+def test_where_not_all_are_measured_controls_are_those_that_write_most_alike() -> None:
+    norms = np.concatenate([np.linspace(1, 2, 60), np.linspace(50, 60, 60)]).reshape(12, 10)
+    heads = [(layer, head) for layer in range(12) for head in range(10)]
+    tested = [(0, 0), (11, 9)]
+    chosen = leg._most_like(norms, tested, [h for h in heads if h not in tested])
+    assert chosen == [(0, n) for n in range(1, 10)] + [(1, n) for n in range(3)] + [
+        (layer, n) for layer, n in heads if layer * 10 + n >= 107 and (layer, n) != (11, 9)
+    ]
+    assert leg._most_like(norms, tested, [(3, 3)]) == [(3, 3)]
+
+
+def test_a_masked_model_loses_on_the_tokens_that_are_masked() -> None:
+    """Against plain passes in which a hook gives one head its mean."""
+    torch.manual_seed(0)
+    tokenizer = word_pieces([f"w{n}" for n in range(30)], wrapped=True)
+    config = tf.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=16,
+        initializer_range=0.5,
+    )  # fmt: skip
+    subject = Subject(tf.BertForMaskedLM(config).eval(), tokenizer, "masked")
+    words = [" ".join(f"w{(7 * k + n) % 30}" for n in range(length)) for k, length in enumerate((20, 9, 16))]
+    texts = [subject.encode(text).ids for text in words]
+    mask, every = tokenizer.mask_token_id, range(MASK_EVERY, 40, MASK_EVERY)
+    given = [[mask if i in every and i < len(t) - 1 else token for i, token in enumerate(t)] for t in texts]
+    attention = subject.model.bert.encoder.layer[1].attention.self
+    seen: list[torch.Tensor] = []
+    mean: torch.Tensor | None = None
+
+    def watch(module: object, args: object, output: Any) -> Any:
+        z = output[0].clone()
+        seen.append(z[0, :, 8:12])
+        if mean is not None:
+            z[..., 8:12] = mean
+        return (z, *output[1:])
+
+    def loss() -> float:
+        total, n = 0.0, 0
+        for ids, right in zip(given, texts, strict=True):
+            with torch.no_grad():
+                logs = subject.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            for i in (i for i in every if i < len(right) - 1):
+                total, n = total - float(logs[i, right[i]]), n + 1
+        assert n == 5
+        return total / n
+
+    hook = attention.register_forward_hook(watch)
+    plain = loss()
+    mean = torch.cat(seen).mean(0)
+    without = loss()
+    hook.remove()
+    found = losses_without(subject, [(1, 2)], texts)
+    assert found[1, 2] == pytest.approx(without - plain, abs=1e-5)
+    assert abs(found[1, 2]) > 1e-3

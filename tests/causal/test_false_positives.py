@@ -27,11 +27,19 @@ from probe.targets import Answer, Targets, Unit
 SEEDS = range(20)
 # With 5 % of families having a false pass, four or more of 20 do in one case of 60.
 MOST = 3
+EVERY = 6  # prompts of each cluster to draw from
 
 
 def turned(targets: Targets, seed: int) -> tuple[Targets, dict[str, float]]:
-    """Right and wrong change places in a random half of the clusters; and the sign of each item's effects then."""
+    """One minimal pair of each cluster, drawn at random; right and wrong change places in a random half of the
+    clusters; and the sign of each item's effects then.
+    """
     rng = random.Random(seed)
+    pairs: dict[str, list[tuple[Unit, Unit]]] = {}
+    for one, other in zip(targets.units[::2], targets.units[1::2], strict=True):
+        assert one.cluster == other.cluster
+        pairs.setdefault(one.cluster, []).append((one, other))
+    targets = replace(targets, units=tuple(u for every in pairs.values() for u in rng.choice(every)))
     signs = {c: rng.choice((1.0, -1.0)) for c in sorted({u.cluster for u in targets.units})}
 
     def turn(unit: Unit) -> Unit:
@@ -48,7 +56,7 @@ class Null:
     def __init__(self, subject: Subject, targets: Targets) -> None:
         kept: dict[str, list[Unit]] = {}
         for unit in targets.units:
-            if unit.swapped is not None and unit.answer is not None and len(kept.setdefault(unit.cluster, [])) < 2:
+            if unit.swapped is not None and unit.answer is not None and len(kept.setdefault(unit.cluster, [])) < EVERY:
                 answer = Answer(unit.answer.read_at, unit.answer.right, unit.answer.wrong[:1])
                 kept[unit.cluster].append(replace(unit, answer=answer))
         self.subject = subject
@@ -74,13 +82,13 @@ class Null:
 @pytest.fixture(scope="module", params=["tiny", "planted:coreference"])
 def null(request: pytest.FixtureRequest) -> Null:
     subject = probe.load(request.param)
-    data = language.agreement(per_frame=4) if request.param == "tiny" else language.coreference(per_frame=4)
+    data = language.agreement(per_frame=8) if request.param == "tiny" else language.coreference(per_frame=8)
     return Null(subject, subject.bind(data))
 
 
 def test_turning_an_answer_turns_the_sign_of_its_effects(null: Null) -> None:
     targets, signs = turned(null.targets, 0)
-    some = targets.units[:8]
+    some = targets.units[:20:2]
     afresh = sweep(null.subject, some, ("patch",), quiet=True).values["patch"]
     known = null.sweep(signs)(null.subject, some).values["patch"]
     assert {signs[u.item] for u in some} == {1.0, -1.0}
@@ -94,7 +102,9 @@ def test_with_answers_drawn_by_lot_hardly_any_family_has_a_pass(null: Null, monk
     monkeypatch.setattr(leg, "losses_without", lambda *_: {})
 
     def passes(targets: Targets, signs: dict[str, float], seed: int) -> pd.DataFrame:
-        shown = replace(gate, reason=None, difference=gate.difference * [signs[u.item] for u in targets.units])
+        chosen = [null.places[u.item] for u in targets.units]
+        difference = gate.difference[chosen] * [signs[u.item] for u in targets.units]
+        shown = replace(gate, reason=None, difference=difference)
         monkeypatch.setattr(leg, "behaviour", lambda *_, **__: shown)
         monkeypatch.setattr(leg, "sweep", null.sweep(signs))
         table = leg.causal(null.subject, targets, kinds=(), seed=seed, quiet=True).heads
@@ -108,13 +118,14 @@ def test_with_answers_drawn_by_lot_hardly_any_family_has_a_pass(null: Null, monk
 
 def test_p_is_uniform_where_answers_are_drawn_by_lot(null: Null) -> None:
     """Of each head whose effects differ from prompt to prompt, over 60 draws."""
-    clusters = [u.cluster for u in null.targets.units]
-    heads = null.patch.reshape(-1, len(clusters))
+    heads = null.patch.reshape(-1, null.patch.shape[-1])
     heads = heads[np.abs(heads).max(-1) > 1e-3]
     p = np.empty((60, len(heads)))
     for seed in range(len(p)):
-        _, signs = turned(null.targets, 1000 + seed)
-        grouped = stats.by_cluster(heads * [signs[u.item] for u in null.targets.units], clusters)
+        targets, signs = turned(null.targets, 1000 + seed)
+        chosen = [null.places[u.item] for u in targets.units]
+        mine = heads[:, chosen] * [signs[u.item] for u in targets.units]
+        grouped = stats.by_cluster(mine, [u.cluster for u in targets.units])
         p[seed] = stats.sign_flip(grouped.weighted, seed=seed, resamples=999)
     fits = [kstest(column, "uniform").pvalue for column in p.T]
     assert min(fits) > 0.01 / len(fits)

@@ -36,6 +36,7 @@ SITES = (*ATTENTION_SITES, *STREAM_SITES, *WHOLE_SITES)
 SQUARE_SITES = ("scores", "pattern")  # batch head query key; every other site has positions second
 KEY_SITES = ("k", "rot_k", "v")  # their positions are keys: a choice of query rows leaves them whole
 ENCODER, CROSS = "encoder.", "cross."
+STREAMED = ("pattern", ENCODER + "pattern", CROSS + "pattern")  # of which statistics are streamed
 PREFIXED = (
     *(ENCODER + name for name in SITES if name != "logits"),
     *(CROSS + name for name in (*ATTENTION_SITES, "attn_out")),

@@ -26,12 +26,12 @@ from probe.capture.edit import Edits, flattened, of_batch
 from probe.capture.generate import Generation, Sampling, collected, write
 from probe.capture.naming import naming
 from probe.capture.run import Collector, Rows, Run, rows_per_prompt
-from probe.capture.streams import Statistics, Streamed, grouped, stacked
-from probe.errors import OutOfRange, ProbeError, PromptError, UnsupportedModel
+from probe.capture.streams import Streamed, asked, stacked
+from probe.errors import OutOfRange, ProbeError, PromptError, UnknownName
 from probe.models.gpt import GPT
 from probe.models.hashes import config_hash, weights_hash
 from probe.models.loading import load_model
-from probe.sites import ENCODER, check_indices, check_sites, plain_indices
+from probe.sites import ENCODER, STREAMED, check_indices, check_sites, split
 from probe.targets import Targets
 from probe.tokens.binding import bind
 from probe.tokens.encoding import Encoded, encode, listed, require_offsets, unknown_words
@@ -234,40 +234,40 @@ class Subject:
         self,
         texts: str | Sequence[str],
         *,
+        site: str = "pattern",
         groups: Sequence[Sequence[Sequence[int]]] | None = None,
-        offsets: Sequence[int] = tuple(range(-8, 9)),
+        offsets: Sequence[int] | None = None,
         layers: int | Sequence[int] | None = None,
         edits: Edits = (),
+        decoder: Sequence[Sequence[int]] | None = None,
         batch_size: int = 1,
     ) -> Streamed:
         """Statistics of every row of every pattern, in memory of O(rows x keys): entropy, weight on the first key, the
         key looked at most, mean weight by offset, and the mass on groups of keys.
 
-        groups: for each prompt, lists of key positions (targets, then each of the foils ...), as many for every prompt.
-        offsets: distances from the query; -1 is the previous token.
+        site: "pattern", or an encoder-decoder's "encoder.pattern" or "cross.pattern". groups: for each prompt, lists of
+        key positions (targets, then each of the foils ...), as many for every prompt. offsets: distances from the
+        query, -1 is the previous token; default -8 to 8, and none for cross-attention, whose queries and keys are two
+        texts. decoder: as for `run`. Raises UnknownName, OutOfRange, UnsupportedModel, PromptError.
         """
-        prompts = self._prompts(texts, whole=True)
-        lengths = [len(p) for p in prompts]
-        if groups is not None and len(groups) != len(prompts):
-            raise OutOfRange(f"groups were given for {len(groups)} prompts, but there are {len(prompts)}.")
-        places = None if groups is None else grouped(groups, lengths)
+        if site not in STREAMED:
+            raise UnknownName.of("pattern to stream", site, STREAMED)
+        prefix, two = split(site)[0], self.anatomy.is_encoder_decoder
+        ids: Sequence[Sequence[int]] = [p.ids for p in self._prompts(texts)]
+        read = self._decoder(decoder, len(ids)) if two else ids
+        queries, keys = ids if prefix == ENCODER else read, ids if prefix else read
+        wanted = asked(prefix, queries, keys, groups, offsets)
         made = []
-        for indices in batches(len(prompts), batch_size):
+        for indices in batches(len(ids), batch_size):
             start, stop = indices.start, indices.stop
-            longest = max(lengths[start:stop])
-            wanted = Statistics(
-                None if places is None else places[start:stop, :longest],
-                plain_indices("offset", offsets),
-                tuple(lengths[start:stop]),
-                groups_in_all=None if groups is None else max(map(len, groups)),
-            )
-            batch = self._batch([p.ids for p in prompts], range(start, stop), "right", None)
-            mine = of_batch(flattened(edits, len(prompts)), range(start, stop))
-            seen = Capture(self.anatomy, layers=layers, edits=mine, frames=batch.frames, statistics=wanted)
-            with torch.no_grad(), naming([p.ids for p in prompts[start:stop]], self.tokenizer), seen:
-                self.anatomy.backbone(**batch.inputs)
+            batch = self._batch(ids, indices, "right", read if two else None)
+            mine = of_batch(flattened(edits, len(ids)), indices)
+            some = wanted.only(start, stop, max(map(len, keys[start:stop])))
+            seen = Capture(self.anatomy, layers=layers, edits=mine, frames=batch.frames, statistics=some)
+            with torch.no_grad(), naming(queries[start:stop], self.tokenizer), seen:
+                (self.model if two else self.anatomy.backbone)(**batch.inputs)
             made.append(dict(seen.statistics))
-        return stacked(made, max(lengths))
+        return stacked(made, max(map(len, queries)))
 
     def gradients(
         self,
@@ -371,10 +371,8 @@ class Subject:
             model = type(self.model)(config).to(like.device, like.dtype)
         return Subject(model, self.tokenizer, f"{self.name}, random weights {seed}", self.language, check=False)
 
-    def _prompts(self, texts: str | Sequence[str], *, whole: bool = False) -> tuple[Encoded, ...]:
-        """The encoded texts, at least one. whole: of a model that reads them in one stack."""
-        if whole and self.anatomy.is_encoder_decoder:
-            raise UnsupportedModel(f"{self.name} is an encoder-decoder: read it with subject.run(..., decoder=...).")
+    def _prompts(self, texts: str | Sequence[str]) -> tuple[Encoded, ...]:
+        """The encoded texts, at least one."""
         guards.check_evaluating(self.model)
         return tuple(self.encode(t) for t in listed(texts))
 

@@ -108,9 +108,7 @@ class Capture:
         self.wanted_statistics = statistics
         self.statistics: dict[int, RowStatistics] = {}
         self._expected = self._places()
-        streamed = [
-            Site("pattern", n) for n in self.anatomy.stack.layers if statistics is not None and self.has_layer(n)
-        ]
+        streamed = [] if statistics is None else self._places_of(f"{statistics.prefix}pattern")
         check_readers(self.paths, self.edits, [*self._expected, *streamed])
         guards.check_available(self.anatomy, [*self._expected, *self.edits], self.edits)
         if gradients:
@@ -128,13 +126,16 @@ class Capture:
         """Every site this capture is to see: the layers that have it, of those asked for."""
         places = []
         for name in self.sites:
-            prefix, base = split(name)
-            if base in WHOLE_SITES:
+            if split(name)[1] in WHOLE_SITES:
                 places.append(Site(name))
                 continue
-            stack = guards.stack_of(self.anatomy, prefix, name)
-            places += [Site(name, n) for n in stack.layers if self.has_layer(n)]
+            places += self._places_of(name)
         return places
+
+    def _places_of(self, name: str) -> list[Site]:
+        """A site with layers, in those asked for."""
+        stack = guards.stack_of(self.anatomy, split(name)[0], name)
+        return [Site(name, n) for n in stack.layers if self.has_layer(n)]
 
     def _most_layers(self) -> int:
         encoder = self.anatomy.encoder

@@ -46,7 +46,7 @@ class AttentionSites:
         self.per_pass = per_pass
         touched = {(s.prefix, s.layer) for s in sites}
         touched |= {("", path.reader[0]) for path in capture.paths}
-        touched |= {("", layer) for layer in anatomy.stack.layers if self._wants_statistics("", layer)}
+        touched |= {place[:2] for place in self.at.values() if self._wants_statistics(*place[:2])}
         self.modules = {module for (module, _), (prefix, layer, _) in self.at.items() if (prefix, layer) in touched}
         self._follows = {module for (module, _), (_, _, a) in self.at.items() if a.chain is not None}
         self.chains = {m: tuple(self._chains(m)) for m in self.modules}
@@ -191,7 +191,8 @@ class AttentionSites:
         self._seen[call.module] += 1
 
     def _wants_statistics(self, prefix: str, layer: int) -> bool:
-        return self.capture.wanted_statistics is not None and not prefix and self.capture.has_layer(layer)
+        wanted = self.capture.wanted_statistics
+        return wanted is not None and wanted.prefix == prefix and self.capture.has_layer(layer)
 
     def _place(self, module: nn.Module) -> tuple[str, int, Attention]:
         return self.at[module, self._seen[module] % self.per_pass[module]]

@@ -7,15 +7,15 @@ O(rows x keys), time that of the scores alone. For causal attention, keys later 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from probe.anatomy.interface import Call
 from probe.anatomy.patterns import Link, attention_rows
-from probe.errors import ProbeError
-from probe.sites import check_indices
+from probe.errors import OutOfRange, ProbeError
+from probe.sites import CROSS, check_indices, plain_indices
 
 BUDGET = 1 << 22  # cells of one chunk: 16 MB, which the allocator hands out again without asking the system
 
@@ -27,7 +27,9 @@ class Statistics:
     groups: (batch, key) whole numbers: which group of keys each belongs to (targets 0, foils 1, ...), -1 for none;
     None computes no group's mass. offsets: distances from the query, -1 is the previous token, whose mean weight is
     wanted. lengths, shift: each prompt's real tokens and the padding before them; default all, none. groups_in_all:
-    how many groups there are, default as many as the greatest number in `groups` tells.
+    how many groups there are, default as many as the greatest number in `groups` tells. prefix: of which patterns, ""
+    of a decoder's or the only stack's own, or an encoder-decoder's "encoder." or "cross." ones; the latter have no
+    offsets, for their queries and keys are two texts, of which `lengths` are the queries'.
     """
 
     groups: Tensor | None = None
@@ -35,6 +37,7 @@ class Statistics:
     lengths: tuple[int, ...] | None = None
     shift: tuple[int, ...] | None = None
     groups_in_all: int | None = None
+    prefix: str = ""
 
     @property
     def n_groups(self) -> int:
@@ -42,6 +45,13 @@ class Statistics:
         if self.groups is None:
             return 0
         return int(self.groups.max()) + 1 if self.groups_in_all is None else self.groups_in_all
+
+    def only(self, start: int, stop: int, n_keys: int) -> Statistics:
+        """Of some of the prompts, whose longest has so many keys."""
+        groups = None if self.groups is None else self.groups[start:stop, :n_keys]
+        shift = None if self.shift is None else self.shift[start:stop]
+        lengths = None if self.lengths is None else self.lengths[start:stop]
+        return replace(self, groups=groups, shift=shift, lengths=lengths)
 
     def check(self, batch: int, n_keys: int) -> None:
         """Raises ProbeError where the groups do not fit the batch."""
@@ -105,7 +115,7 @@ class Reducer:
         self.offsets, self.causal = wanted.offsets, causal
         self.shift = torch.tensor(wanted.shift or (0,) * batch, device=device)
         self.ends = (
-            self.shift + torch.tensor(wanted.lengths, device=device) if wanted.lengths else self.shift * 0 + n_keys
+            self.shift + torch.tensor(wanted.lengths, device=device) if wanted.lengths else self.shift * 0 + n_queries
         )
         self.groups: Tensor | None = None
         if wanted.groups is not None:
@@ -210,6 +220,30 @@ def stacked(batches: list[dict[int, RowStatistics]], longest: int) -> Streamed:
         whole("first", nan),
         whole("argmax", -1),
         whole("offsets", nan),
+    )
+
+
+def asked(
+    prefix: str,
+    queries: Sequence[Sequence[int]],
+    keys: Sequence[Sequence[int]],
+    groups: Sequence[Sequence[Sequence[int]]] | None,
+    offsets: Sequence[int] | None,
+) -> Statistics:
+    """What to compute of prompts, padded on the right. queries, keys: the ids of each text that looks, and that is
+    looked at. groups, offsets: as users give them (`Subject.stream`). Raises OutOfRange, ProbeError.
+    """
+    if groups is not None and len(groups) != len(keys):
+        raise OutOfRange(f"groups were given for {len(groups)} prompts, but there are {len(keys)}.")
+    if prefix == CROSS and offsets:
+        raise ProbeError("cross-attention has no offsets: its queries and its keys are two texts. Leave offsets out.")
+    usual: Sequence[int] = () if prefix == CROSS else Statistics.offsets
+    return Statistics(
+        None if groups is None else grouped(groups, [len(k) for k in keys]),
+        plain_indices("offset", usual if offsets is None else offsets),
+        tuple(len(q) for q in queries),
+        groups_in_all=None if groups is None else max(map(len, groups)),
+        prefix=prefix,
     )
 
 

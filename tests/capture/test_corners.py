@@ -182,10 +182,8 @@ def test_numbers_may_be_numpys_and_single_ones_need_no_list(tiny: Subject) -> No
     assert not (whole[0, 3, 3] == 0).all()
 
 
-def test_what_reads_one_stack_says_so_of_encoder_decoders(tiny: Subject) -> None:
+def test_a_temperature_below_zero_is_refused_of_encoder_decoders_too(tiny: Subject) -> None:
     subject = probe.load(t5(), tiny.tokenizer)
-    with pytest.raises(UnsupportedModel, match=r"read it with subject\.run\(\.\.\., decoder=\.\.\.\)"):
-        subject.stream(TEXT)
     with pytest.raises(ProbeError, match="temperature is 0 or more"):
         subject.generate(TEXT, max_new_tokens=2, temperature=-1)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import probe
+from probe import edits
 from probe.capture import streams
 from probe.errors import OutOfRange, ProbeError
 from probe.subject import Subject
@@ -85,3 +86,86 @@ def test_groups_that_do_not_fit_are_refused(tiny: Subject) -> None:
         tiny.stream(text, groups=[[[1], [1, 2]]])
     with pytest.raises(OutOfRange, match="groups were given for 2 prompts, but there are 1"):
         tiny.stream(text, groups=[[[1]], [[1]]])
+
+
+def encoder_decoder(kind: str, tiny: Subject) -> Subject:
+    """Another number of layers in encoder and decoder, sharp enough that heads differ."""
+    import transformers as tf
+
+    torch.manual_seed(0)
+    model: torch.nn.Module
+    if kind == "t5":
+        config = tf.T5Config(
+            vocab_size=400, d_model=32, d_kv=8, d_ff=32, num_layers=3, num_decoder_layers=2, num_heads=4
+        )
+        model = tf.T5ForConditionalGeneration(config)
+    else:
+        sizes = {"encoder_layers": 3, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+        room = {"vocab_size": 400, "max_position_embeddings": 64, "init_std": 0.3}
+        model = tf.BartForConditionalGeneration(
+            tf.BartConfig(d_model=32, encoder_ffn_dim=32, decoder_ffn_dim=32, **sizes, **room)
+        )
+    return probe.load(model.eval(), tiny.tokenizer)
+
+
+DECODER = [[0, 7, 9, 11, 13], [0, 5, 3]]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("site", ["pattern", "encoder.pattern", "cross.pattern"])
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_streams_of_encoder_decoders(
+    kind: str, site: str, batch_size: int, tiny: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each of the three kinds of attention, with texts of different lengths on both sides."""
+    monkeypatch.setattr(streams, "BUDGET", 1)
+    subject, texts = encoder_decoder(kind, tiny), TEXTS["tiny"]
+    offsets = [] if site == "cross.pattern" else [-2, 0, 1]
+    groups = [[[1, 2], [0]], [[2], [0]]]
+    made = subject.stream(texts, site=site, decoder=DECODER, groups=groups, offsets=offsets, batch_size=batch_size)
+    run = subject.run(texts, site, decoder=DECODER)
+    assert made.layers == tuple(range(3 if site == "encoder.pattern" else 2))
+    for at, layer in enumerate(made.layers):
+        for i, prompt in enumerate(run.prompts):
+            n_q = len(prompt) if site == "encoder.pattern" else len(DECODER[i])
+            n_k = len(DECODER[i]) if site == "pattern" else len(prompt)
+            pattern = run[site, layer][i, :, :n_q, :n_k].double()
+            assert torch.allclose(pattern.sum(-1), torch.ones(4, n_q, dtype=torch.double), atol=1e-5)
+            entropy = -(pattern * pattern.clamp(min=1e-300).log()).sum(-1)
+            assert (made.entropy[i, at, :, :n_q] - entropy).abs().max() <= 2e-5
+            assert torch.allclose(made.first[i, at, :, :n_q].double(), pattern[..., 0], atol=1e-6)
+            top = pattern.gather(2, made.argmax[i, at, :, :n_q].unsqueeze(2)).squeeze(2)
+            assert (top >= pattern.amax(-1) - 1e-6).all()
+            for number, keys in enumerate(groups[i]):
+                assert torch.allclose(made.mass[i, at, :, :n_q, number].double(), pattern[..., keys].sum(-1), atol=1e-6)
+            for place, offset in enumerate(offsets):
+                told = made.offsets[i, at, :, place]
+                if site == "pattern" and offset > 0:
+                    assert told.isnan().all()
+                else:
+                    assert torch.allclose(told.double(), torch.diagonal(pattern, offset, 1, 2).mean(-1), atol=1e-6)
+            assert made.entropy[i, at, :, n_q:].isnan().all()
+            assert (made.argmax[i, at, :, n_q:] == -1).all()
+
+
+def test_streams_of_encoder_decoders_can_be_edited(tiny: Subject) -> None:
+    """Cross-attention with one edge knocked out, beside the whole pattern under the same edit."""
+    subject, text = encoder_decoder("bart", tiny), TEXTS["tiny"][1]
+    change = edits.zero("encoder.z", layer=1, heads=2)
+    made = subject.stream(text, site="cross.pattern", decoder=DECODER[:1], edits=[change])
+    whole = subject.run(text, "cross.pattern", decoder=DECODER[:1], edits=[change])
+    plain = subject.stream(text, site="cross.pattern", decoder=DECODER[:1])
+    for layer in range(2):
+        assert torch.allclose(made.first[0, layer], whole["cross.pattern", layer][0, :, :, 0], atol=1e-6)
+    assert (made.first - plain.first).abs().max() > 1e-4
+
+
+def test_streams_that_there_are_not_are_refused(tiny: Subject) -> None:
+    subject, text = encoder_decoder("bart", tiny), TEXTS["tiny"][1]
+    with pytest.raises(ProbeError, match="cross-attention has no offsets"):
+        subject.stream(text, site="cross.pattern", offsets=[-1])
+    assert subject.stream(text, site="cross.pattern").offsets.shape[-1] == 0
+    with pytest.raises(ProbeError, match=r"no pattern to stream named 'cross\.patern'\. Did you mean 'cross\.pattern'"):
+        subject.stream(text, site="cross.patern")
+    with pytest.raises(ProbeError, match="it is no encoder-decoder model"):
+        tiny.stream(text, site="encoder.pattern")

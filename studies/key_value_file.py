@@ -143,7 +143,7 @@ def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
 
     from probe.causal.by_index import curve
     from probe.causal.retrieval import key_effect
-    from probe.causal.success import follows, told
+    from probe.causal.success import among, follows, sorted_out, told
 
     asked, rows = seen.asked.only(seen.held), found[seen.held]
     lines = [
@@ -155,16 +155,18 @@ def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
     places = [f"{n} {index}" for n, index in zip(rows["n"], rows["index"], strict=True)]
     numbered = [sorted(set(places)).index(place) for place in places]
     auc = follows(asked.mass, list(rows["correct"]), numbered, list(rows["list"]), seed=seed)
-    mine = auc.set_index(["layer", "head"]).loc[seen.chosen].reset_index()
+    mine = among(auc, seen.chosen)
     effect.insert(0, "which", [f"{layer}.{head}" for layer, head in seen.chosen])
-    effect = effect.assign(AUC=mine["auc"], **{"AUC low": mine["low"], "AUC high": mine["high"]})
+    told_apart = {"AUC": "auc", "AUC low": "low", "AUC high": "high", "AUC Holm p": "p_holm"}
+    effect = effect.assign(**{label: mine[name] for label, name in told_apart.items()})
     effect = effect.drop(columns=["layer", "head"]).rename(columns={"which": "head", "asked": "value step"})
     return probe.Section(
         "Who looks at the value",
         (
             f"Heads chosen on half of the lists, measured on the other half ({len(rows)} questions). AUC: how well the "
             "weight on the pair's line, while it is written, tells right answers from wrong ones at the same size and "
-            "index; .5 says nothing. " + told(auc, "the weight on the line"),
+            "index; .5 says nothing. " + told(auc, "weight on the line"),
+            f"Of the {SHOWN} chosen (Holm-corrected over these): {sorted_out(mine)}.",
         ),
         (
             probe.Table("heads", effect, "The value step after the key, and after one that is not there.", digits=2),

@@ -24,7 +24,7 @@ SIZES: dict[str, dict[int, tuple[int, ...]]] = {
 }
 FORMS = {"plain": "market, no chat format", "system": "market, system prompt"}  # beside the chat format
 FORM_SIZES = {"quick": (5,), "full": (5, 10)}
-HEADS_LISTS = {"quick": 24, "full": 60}
+HEADS_LISTS = {"quick": 24, "full": 120}
 GROUPS = {"quick": (10, 20), "full": (100, 50)}  # random groups, and questions they are knocked out on
 KNOCKED = 10
 SHOWN = 6
@@ -224,9 +224,24 @@ def curve_section(found: pd.DataFrame, ends: pd.DataFrame, seed: int) -> probe.S
                 x_label="index of the fact asked for",
                 y_label="nats",
             ),
-            probe.Table("ends", ends, "Primacy, recency and the U-index, in accuracy.", digits=2),
+            probe.Table("ends", ends, "Primacy, recency and the U-index, in accuracy.", digits=2, shown=False),
+            probe.Table(
+                "ends_shown",
+                with_intervals(ends),
+                "Primacy, recency and the U-index, in accuracy, with 95 % intervals over lists.",
+                digits=3,
+            ),
         ),
     )
+
+
+def with_intervals(ends: pd.DataFrame) -> pd.DataFrame:
+    """`ends` as it is read: each number with its interval."""
+    shown = ends[["n", "phrasing"]].rename(columns={"n": "facts"})
+    for name, label in (("primacy", "primacy"), ("recency", "recency"), ("u", "U-index")):
+        parts = zip(ends[name], ends[f"{name}_low"], ends[f"{name}_high"], strict=True)
+        shown[label] = [f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("-", "−") for value, low, high in parts]
+    return shown.assign(**{"Holm p": ends["p_holm"], "lists": ends["lists"]})
 
 
 def effect_section(effects: pd.DataFrame, seed: int) -> probe.Section:
@@ -268,17 +283,17 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
     import pandas as pd
 
     from probe.causal.by_index import curve
-    from probe.causal.success import told
+    from probe.causal.success import among, sorted_out, told
 
-    held, every = seen.answers[seen.held], seen.follows.set_index(["layer", "head"])
+    held, mine = seen.answers[seen.held], among(seen.follows, seen.chosen)
     rows, lines = [], []
-    for layer, head in seen.chosen:
-        mine = seen.mass[layer, head][seen.held]
-        by = held[["list", "n", "phrasing", "index"]].assign(mass=mine)
+    for (layer, head), auc in zip(seen.chosen, mine.to_dict("records"), strict=True):
+        mass = seen.mass[layer, head][seen.held]
+        by = held[["list", "n", "phrasing", "index"]].assign(mass=mass)
         shown = curve(by, "mass", seed=seed).assign(head=f"{layer}.{head}")
         lines.append(shown)
-        auc = every.loc[(layer, head)]
-        rows.append((f"{layer}.{head}", float(mine.mean()), *shown["value"], *auc[["auc", "low", "high", "p_holm"]]))
+        told_apart = [auc[name] for name in ("auc", "low", "high", "p_holm")]
+        rows.append((f"{layer}.{head}", float(mass.mean()), *shown["value"], *told_apart))
     indices = [f"index {i}" for i in sorted(set(held["index"]))]
     aucs = ["AUC within index", "AUC low", "AUC high", "Holm p"]
     table = pd.DataFrame(rows, columns=["head", "mass", *indices, *aucs])
@@ -288,9 +303,8 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
         (
             f"Chosen on half of the lists (five facts, first phrasing), measured on the other half ({len(held)} "
             "questions). AUC: how well a head's attention to the value tells right answers from wrong ones at the "
-            "same index, .5 says nothing. "
-            + told(seen.follows, "the attention to the value")
-            + f" Of the {KNOCKED} chosen, {apart(table)}.",
+            "same index, .5 says nothing. " + told(seen.follows, "attention to the value"),
+            f"Of the {len(seen.chosen)} chosen (Holm-corrected over these): {sorted_out(mine)}.",
             f"Knocked out together, on {seen.questions} of these questions, the {len(groups.heads)} heads cost the "
             f"answer {groups.lost:.2f} nats, the sum of "
             f"their single costs is {groups.singly:.2f}; of {len(groups.random)} random groups matched on what they "
@@ -302,14 +316,6 @@ def head_section(seen: Watched, seed: int) -> probe.Section:
             *linked_view(seen, pd.concat(lines[:SHOWN], ignore_index=True), seed),
         ),
     )
-
-
-def apart(table: pd.DataFrame) -> str:
-    """Which of the heads chosen follow accuracy, and which were not shown to."""
-    follow = table[(table["Holm p"] < 0.05) & (table["AUC within index"] > 0.5)]["head"]
-    rest = table[~table["head"].isin(follow)]["head"]
-    said = [(follow, "goes with right answers"), (rest, "was not shown to")]
-    return "; ".join(f"that of {', '.join(heads)} {what}" for heads, what in said if len(heads))
 
 
 def every_head(seen: Watched) -> pd.DataFrame:

@@ -317,13 +317,13 @@ def place_section(seen: Seen, seed: int) -> probe.Section:
 
 def success_section(seen: Seen, found: Success) -> probe.Section:
     """Does looking at the fact go with a right answer?"""
-    from probe.causal.success import told
+    from probe.causal.success import among, sorted_out, told
 
     table = found.within.assign(pooled=found.pooled.ravel())
-    mine = table.set_index(["layer", "head"]).loc[seen.by_value[:TOP]].reset_index()
+    mine = among(table, seen.by_value[:TOP])
     mine.insert(0, "which", named(zip(mine["layer"], mine["head"], strict=True)))
     shown = mine.drop(columns=["layer", "head", "p"]).rename(
-        columns={"which": "head", "auc": "AUC within an index", "pooled": "AUC pooled"}
+        columns={"which": "head", "auc": "AUC within an index", "p_holm": "Holm p", "pooled": "AUC pooled"}
     )
     best = table["pooled"].max()
     pooled = f" Pooled over indices the best has {best:.2f}." if best > 0 else ""
@@ -332,7 +332,8 @@ def success_section(seen: Seen, found: Success) -> probe.Section:
         (
             "How well the weight on the fact, while it is written, tells right answers (forced choice) from wrong ones "
             f"on lists that chose no heads. The index alone has an AUC of {found.position:.2f}.{pooled}",
-            told(found.within, "the weight on the fact"),
+            f"{told(found.within, 'weight on the fact')} Of the {TOP} that half of the lists chose by the value step "
+            f"(Holm-corrected over these): {sorted_out(mine)}.",
         ),
         (
             probe.Table("auc", shown, "AUC of success; .5 says nothing. Pooled, telling the index helps.", digits=2),

@@ -135,10 +135,16 @@ def success(
     )
 
 
-def told(table: pd.DataFrame, which: str) -> str:
-    """One sentence on `follows`: how many heads' mass goes with right answers, against them, and the farthest.
+def among(table: pd.DataFrame, heads: Sequence[tuple[int, int]]) -> pd.DataFrame:
+    """The rows of `follows` for heads that were chosen on other lists, in that order; p_holm is over these alone."""
+    mine = table.set_index(["layer", "head"]).loc[list(heads)].reset_index()
+    return mine.assign(p_holm=stats.holm(mine["p"].to_numpy()))
 
-    which: what the mass is on, as in "the mass on the fact".
+
+def told(table: pd.DataFrame, which: str) -> str:
+    """Sentences on `follows`: how many heads' mass goes with right answers, against them, and the farthest.
+
+    which: what the mass is on, as in "weight on the fact".
     """
     if table["auc"].isna().all():
         return "At no index are there enough right and wrong answers to compare."
@@ -148,10 +154,23 @@ def told(table: pd.DataFrame, which: str) -> str:
     layer, head, n = (int(table[name].iloc[at]) for name in ("layer", "head", "lists"))
     auc, low, high = (float(table[name].iloc[at]) for name in ("auc", "low", "high"))
     return (
-        f"Of {len(table)} heads, {which} of {more} was shown to go with right answers at the same index, and that of "
-        f"{less} with wrong ones (Holm-corrected over all heads, {n} lists); the highest area of all, chosen after the "
-        f"fact, is {auc:.2f} [{low:.2f} to {high:.2f}], of {layer}.{head}."
+        f"Heads whose {which} was shown to go with right answers at the same index: {more} of {len(table)}; with wrong "
+        f"answers: {less} (Holm-corrected over all heads, {n} lists). The highest AUC of all, chosen after the fact: "
+        f"{auc:.2f} [{low:.2f} to {high:.2f}], of {layer}.{head}."
     )
+
+
+def sorted_out(mine: pd.DataFrame) -> str:
+    """Which of the heads of `among` go with right answers, and which were not shown to: "23.0 and 23.2 do; 18.6 was
+    not shown to".
+    """
+    names = [f"{layer}.{head}" for layer, head in zip(mine["layer"], mine["head"], strict=True)]
+    do = (mine["p_holm"] < 0.05) & (mine["auc"] > 0.5)
+    follow = [name for name, d in zip(names, do, strict=True) if d]
+    rest = [name for name, d in zip(names, do, strict=True) if not d]
+    said = [f"{', '.join(follow)} {'does' if len(follow) == 1 else 'do'}"] if follow else []
+    said += [f"{', '.join(rest)} {'was' if len(rest) == 1 else 'were'} not shown to"] if rest else []
+    return "; ".join(said)
 
 
 def _area(won: Array, lost: Array) -> Array:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 from sklearn.metrics import roc_auc_score
 
-from probe.causal.success import follows, success, told, within_index_auc
+from probe.causal.success import among, follows, sorted_out, success, told, within_index_auc
 
 LISTS = [f"list-{i:02}" for i in range(40)]
 
@@ -80,12 +80,29 @@ def test_a_head_that_runs_against_accuracy_is_told_from_one_that_goes_with_it() 
     found = follows(np.stack([[correct, -correct, 0 * correct]]) + noise, list(correct), list(index), names)
     assert (found["p_holm"] < 0.05).tolist() == [True, True, False]
     assert (found["auc"] > 0.5).tolist()[:2] == [True, False]
-    said = told(found, "the mass on gold")
+    said = told(found, "mass on gold")
     assert said.startswith(
-        "Of 3 heads, the mass on gold of 1 was shown to go with right answers at the same index, and"
+        "Heads whose mass on gold was shown to go with right answers at the same index: 1 of 3; with "
     )
-    assert " that of 1 with wrong ones (Holm-corrected over all heads, 40 lists); " in said
+    assert " with wrong answers: 1 (Holm-corrected over all heads, 40 lists). " in said
     assert said.endswith(", of 0.0.")
+
+
+def test_heads_chosen_elsewhere_are_a_family_of_their_own() -> None:
+    rng = np.random.default_rng(9)
+    correct, index, names = lists(rng)
+    noise = rng.normal(0, 1, (3, 8, 200))
+    found = follows(noise + 0.8 * correct * (np.arange(8) == 5)[:, None], list(correct), list(index), names)
+    table = found.set_index(["layer", "head"])
+    chosen = [(2, 5), (0, 1), (1, 5)]
+    mine = among(found, chosen)
+    assert list(zip(mine["layer"], mine["head"], strict=True)) == chosen
+    p = sorted(table.loc[at, "p"] for at in chosen)
+    expected = dict(zip(p, np.minimum(1, np.maximum.accumulate(np.array(p) * [3, 2, 1])), strict=True))
+    assert mine["p_holm"].tolist() == [expected[q] for q in mine["p"]]
+    assert sorted_out(mine) == "2.5, 1.5 do; 0.1 was not shown to"
+    assert sorted_out(mine.iloc[[1]]) == "0.1 was not shown to"
+    assert sorted_out(mine.iloc[[0]].assign(p_holm=0.01)) == "2.5 does"
 
 
 def test_lists_that_lack_an_index_are_left_out() -> None:
@@ -120,4 +137,4 @@ def test_success_is_told_by_mass_within_and_pooled_or_by_position_alone() -> Non
     assert np.isnan(nothing.position)
     assert np.isnan(nothing.pooled).all()
     assert nothing.within["auc"].isna().all()
-    assert told(nothing.within, "the mass") == "At no index are there enough right and wrong answers to compare."
+    assert told(nothing.within, "mass") == "At no index are there enough right and wrong answers to compare."

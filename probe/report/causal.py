@@ -25,18 +25,19 @@ Floats = npt.NDArray[np.float64]
 COLUMNS = ("phenomenon", "verdict", "layer", "head", "picked", "tested", "passed", "n_units", "n_clusters", *NUMBERS)
 SHOWN = (
     "patched, nats", "95 % interval", "share", "matched heads, 95th pct", "Holm p", "pattern only",
-    "edge cut", "its look matters", "mean-ablated", "resampled", "unrelated text", "fails: why",
+    "edge cut", "its look matters", "mean-ablated", "resampled", "unrelated text",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """One head that was tested. kind: "pass", "fail" or "" for the mark."""
+    """One head that was tested. kind: "pass", "fail" or "" for the mark. why: what it fails on, or ""."""
 
     label: str
     link: str
     verdict: str
     kind: str
+    why: str
     cells: tuple[str, ...]
 
 
@@ -118,9 +119,9 @@ def _row(name: str, row: dict[Any, Any]) -> Row:
         matters(row),
         *(fixed(row[kind], 2) for kind in ("mean", "resample")),
         fixed(row["unrelated_loss"]),
-        row["why"] or NONE,
     )
-    return Row(label, head_link(label, name), str(row["verdict"]), "pass" if row["passed"] else "fail", cells)
+    kind = "pass" if row["passed"] else "fail"
+    return Row(label, head_link(label, name), str(row["verdict"]), kind, str(row["why"]), cells)
 
 
 def limit(value: float, n_peers: float) -> str:

@@ -143,7 +143,6 @@ def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
 
     from probe.causal.by_index import curve
     from probe.causal.retrieval import key_effect
-    from probe.causal.success import among, follows, sorted_out, told
 
     asked, rows = seen.asked.only(seen.held), found[seen.held]
     lines = [
@@ -152,25 +151,16 @@ def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
     drawn = pd.concat(lines, ignore_index=True)
     drawn["pairs"] = drawn["n"].map("{} pairs".format)
     effect = key_effect(asked, seen.absent, seen.chosen, seed=seed)
-    places = [f"{n} {index}" for n, index in zip(rows["n"], rows["index"], strict=True)]
-    numbered = [sorted(set(places)).index(place) for place in places]
-    auc = follows(asked.mass, list(rows["correct"]), numbered, list(rows["list"]), seed=seed)
-    mine = among(auc, seen.chosen)
     effect.insert(0, "which", [f"{layer}.{head}" for layer, head in seen.chosen])
-    told_apart = {"AUC": "auc", "AUC low": "low", "AUC high": "high", "AUC Holm p": "p_holm"}
-    effect = effect.assign(**{label: mine[name] for label, name in told_apart.items()})
     effect = effect.drop(columns=["layer", "head"]).rename(columns={"which": "head", "asked": "value step"})
     return probe.Section(
         "Who looks at the value",
         (
-            f"Heads chosen on half of the lists, measured on the other half ({len(rows)} questions). AUC: how well the "
-            "weight on the pair's line, while it is written, tells right answers from wrong ones at the same size and "
-            "index; .5 says nothing. " + told(auc, "weight on the line"),
-            f"Of the {SHOWN} chosen (Holm-corrected over these): {sorted_out(mine)}.",
+            f"Heads chosen on half of the lists, measured on the other half ({len(rows)} questions). The lists are too "
+            "few to compare right and wrong answers at the same index; `retrieval` and `lost_in_the_middle` do.",
         ),
         (
             probe.Table("heads", effect, "The value step after the key, and after one that is not there.", digits=2),
-            probe.Table("auc_of_all", auc, "The AUC of every head.", shown=False),
             probe.Table("by_place", drawn, "By index.", shown=False),
             probe.Plot(
                 "by_place_lines",

@@ -93,8 +93,8 @@ def lost_in_the_middle(subject: Subject, *, profile: str = "quick", seed: int = 
         ),
         notes=(
             "Whether there is a U depends on the prompt: these are three phrasings and three formats of one model.",
-            "A head's attention is larger where answers are better, at the ends; the AUC compares right and wrong "
-            "answers at the same index, which position cannot explain.",
+            "A head's attention may rise and fall with the index as answers do, and have nothing else to do with them; "
+            "the AUC compares right and wrong answers at the same index, which position cannot explain.",
         ),
         data=tuple(data),
     )

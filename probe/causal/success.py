@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import pandas as pd
 from scipy.stats import mannwhitneyu, rankdata
 
 from probe import stats
+from probe.errors import DataError
 
 Array = npt.NDArray[np.float64]
 FEWEST = 5  # right and wrong answers at an index, for an AUC there
@@ -45,8 +47,10 @@ def follows(
     which keeps what index and list have to do with success), p_holm (over all heads), lists. NaN, and p 1, where no
     index has enough of both answers.
 
-    mass: (layer, head, question). Every list must be asked about at every index once; those that are not are left out.
+    mass: (layer, head, question). Lists that are not asked about at every index are left out. Raises DataError where
+    a mass is no number, or a list is asked about twice at an index.
     """
+    _check(mass, index, lists)
     right, at = np.asarray(correct) > 0.5, np.asarray(index)
     numbers = pd.DataFrame({"list": list(lists), "index": at, "number": np.arange(len(at))})
     placed = numbers.pivot(index="list", columns="index", values="number").dropna().to_numpy(dtype=np.int64)
@@ -61,6 +65,14 @@ def follows(
     low, high = _resampled(own, won, seed)
     auc, p = _permuted(own, won, seed, resamples)
     return table.assign(auc=auc, low=low, high=high, p=p, p_holm=stats.holm(p), lists=len(placed))
+
+
+def _check(mass: Array, index: Sequence[int], lists: Sequence[str]) -> None:
+    if not np.isfinite(mass).all():
+        raise DataError("some of the masses are not numbers: NaN or infinite.")
+    places = Counter(zip(lists, index, strict=True))
+    if twice := [place for place, n in places.items() if n > 1]:
+        raise DataError(f"{twice[0][0]} is asked about twice at index {twice[0][1]}; each list, at each index, once.")
 
 
 def _permuted(mass: Array, won: npt.NDArray[np.bool_], seed: int, resamples: int) -> tuple[Array, Array]:
@@ -121,8 +133,11 @@ def success(
     seed: int = 0,
 ) -> Success:
     """What predicts success on the questions that are `held`: mass within an index, mass pooled, and position only,
-    which knows how often each index is right among the other questions. mass: (layer, head, question).
+    which knows how often each index is right among the other questions. mass: (layer, head, question). Raises
+    DataError as `follows` does, and where no question is left beside those held.
     """
+    if held.all():
+        raise DataError("every question is held: none is left to know the indices by.")
     right, at = np.asarray(correct) > 0.5, np.asarray(index)
     prior = {i: right[~held & (at == i)].mean() for i in np.unique(at[~held])}
     known = np.array([prior.get(i, right[~held].mean()) for i in at[held]])
@@ -150,7 +165,7 @@ def told(table: pd.DataFrame, which: str) -> str:
         return "At no index are there enough right and wrong answers to compare."
     shown = table[table["p_holm"] < 0.05]
     more, less = int((shown["auc"] > 0.5).sum()), int((shown["auc"] < 0.5).sum())
-    at = int(table["auc"].to_numpy().argmax())
+    at = int(np.nanargmax(table["auc"].to_numpy()))
     layer, head, n = (int(table[name].iloc[at]) for name in ("layer", "head", "lists"))
     auc, low, high = (float(table[name].iloc[at]) for name in ("auc", "low", "high"))
     return (

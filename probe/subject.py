@@ -20,14 +20,14 @@ from torch import Tensor
 
 from probe.anatomy.stacks import Anatomy, dissect, unwrapped
 from probe.capture import guards, parity, passed
-from probe.capture.batch import Batch, Padding, batches, make_batch, row_tensor
+from probe.capture.batch import Batch, Padding, batches, decoder_prompts, make_batch, row_tensor
 from probe.capture.capture import Capture
 from probe.capture.edit import Edits, flattened, of_batch
 from probe.capture.generate import Generation, Sampling, collected, write
 from probe.capture.naming import naming
 from probe.capture.run import Collector, Rows, Run, rows_per_prompt
 from probe.capture.streams import Streamed, asked, stacked
-from probe.errors import OutOfRange, ProbeError, PromptError, UnknownName
+from probe.errors import ProbeError, PromptError, UnknownName
 from probe.models.gpt import GPT
 from probe.models.hashes import config_hash, weights_hash
 from probe.models.loading import load_model
@@ -170,7 +170,7 @@ class Subject:
         """
         prompts = self._prompts(texts)
         names, ids = check_sites(sites), [p.ids for p in prompts]
-        read = self._decoder(decoder, len(prompts)) if self.anatomy.is_encoder_decoder else ids
+        read = decoder_prompts(self.anatomy, ids, decoder)
         chosen = rows_per_prompt(rows, [len(r) for r in read])
         collector = Collector({ENCODER: max(map(len, ids)), "": max(map(len, read))}, chosen, self.name)
         for batch, seen in self.captured(
@@ -254,7 +254,7 @@ class Subject:
             raise UnknownName.of("pattern to stream", site, STREAMED)
         prefix, two = split(site)[0], self.anatomy.is_encoder_decoder
         ids: Sequence[Sequence[int]] = [p.ids for p in self._prompts(texts)]
-        read = self._decoder(decoder, len(ids)) if two else ids
+        read = decoder_prompts(self.anatomy, ids, decoder)
         queries, keys = ids if prefix == ENCODER else read, ids if prefix else read
         wanted = asked(prefix, queries, keys, groups, offsets)
         made = []
@@ -291,7 +291,7 @@ class Subject:
         prompts = self._prompts(texts)
         ids = [p.ids for p in prompts]
         names = check_sites(sites)
-        read = self._decoder(decoder, len(prompts)) if self.anatomy.is_encoder_decoder else ids
+        read = decoder_prompts(self.anatomy, ids, decoder)
         collector = Collector({ENCODER: max(map(len, ids)), "": max(map(len, read))}, None, self.name)
         flat = flattened(edits, len(ids))
         for indices in batches(len(ids), batch_size):
@@ -385,14 +385,3 @@ class Subject:
     ) -> Batch:
         pad = getattr(self.tokenizer, "pad_token_id", None) or 0  # masked, so any id will do
         return make_batch(self.anatomy, prompts, indices, padding=padding, pad_id=pad, decoder=decoder)
-
-    def _decoder(self, given: Sequence[Sequence[int]] | None, n: int) -> Sequence[Sequence[int]]:
-        """What the decoder of an encoder-decoder reads for each prompt."""
-        if given is None:
-            start = getattr(self.model.config, "decoder_start_token_id", None)
-            return [[start if isinstance(start, int) else 0]] * n
-        if len(given) != n or not all(given):
-            raise OutOfRange(
-                f"the decoder needs at least one token id for each of {n} prompts; got {len(given)} lists."
-            )
-        return given

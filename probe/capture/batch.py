@@ -142,6 +142,27 @@ def input_device(anatomy: Anatomy) -> torch.device:
     return next(module.parameters()).device
 
 
+def decoder_prompts(
+    anatomy: Anatomy, prompts: Sequence[Sequence[int]], given: Sequence[Sequence[int]] | None
+) -> Sequence[Sequence[int]]:
+    """What the decoder of an encoder-decoder reads for each prompt, its start token by default; of another model, the
+    prompts. Raises OutOfRange for another number of lists or an empty one, ProbeError where there is no decoder.
+    """
+    name = type(anatomy.model).__name__
+    if not anatomy.is_encoder_decoder:
+        if given is not None:
+            raise ProbeError(f"{name} is no encoder-decoder, its one stack reads the prompts: leave decoder= out.")
+        return prompts
+    if given is None:
+        start = getattr(anatomy.model.config, "decoder_start_token_id", None)
+        return [[start if isinstance(start, int) else 0]] * len(prompts)
+    if len(given) != len(prompts) or not all(given):
+        raise OutOfRange(
+            f"the decoder needs at least one token id for each of {len(prompts)} prompts; got {len(given)} lists."
+        )
+    return given
+
+
 def row_tensor(rows: Sequence[Sequence[int]], batch: Batch) -> Tensor:
     """The chosen rows as tensor positions, (batch, row); a shorter list is filled up by repeating its last row."""
     most = max(len(rows[i]) for i in batch.indices)

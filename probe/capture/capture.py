@@ -109,6 +109,8 @@ class Capture:
         self.statistics: dict[int, RowStatistics] = {}
         self._expected = self._places()
         streamed = [] if statistics is None else self._places_of(f"{statistics.prefix}pattern")
+        if statistics is not None and not streamed:
+            raise OutOfRange(f"{statistics.prefix}pattern is in none of the layers asked for, {self._chosen}.")
         check_readers(self.paths, self.edits, [*self._expected, *streamed])
         guards.check_available(self.anatomy, [*self._expected, *self.edits], self.edits)
         if gradients:

@@ -16,6 +16,7 @@ from probe.capture.batch import copies
 from probe.capture.edit import Edit, Where
 from probe.causal.readout import Asked, Asking, ask, asked, unreadable
 from probe.causal.sweep import Array, Head, Heads, all_heads, mean_z
+from probe.errors import ProbeError
 from probe.subject import Subject
 from probe.targets import Positions, Unit
 
@@ -58,7 +59,8 @@ def unrelated(subject: Subject, task: str, seed: int = 0) -> list[Positions]:
 
 def losses_without(subject: Subject, heads: Heads, texts: Sequence[Positions]) -> dict[Head, float]:
     """How much the loss on the texts (nats per token) grows when a head's z is its mean over those texts: on the next
-    token, or, in a masked model, on every `MASK_EVERY`th token, masked. Empty for a model that cannot be asked.
+    token, or, in a masked model, on every `MASK_EVERY`th token, masked. Empty for a model that cannot be asked. Raises
+    ProbeError where the texts hold no token to predict.
     """
     if unreadable(subject) is not None:
         return {}
@@ -70,6 +72,8 @@ def losses_without(subject: Subject, heads: Heads, texts: Sequence[Positions]) -
         wanted = [tuple(t[i] for i in mine) for t, mine in zip(texts, rows, strict=True)]
         pairs = zip(texts, rows, strict=True)
         given = [tuple(mask if i in mine else token for i, token in enumerate(t)) for t, mine in pairs]
+    if not any(wanted):
+        raise ProbeError(f"the texts are too short to predict anything in: {max(map(len, texts), default=0)} tokens.")
     mean = mean_z(subject, given)
 
     def loss(edits: Sequence[Edit]) -> float:
@@ -77,7 +81,7 @@ def losses_without(subject: Subject, heads: Heads, texts: Sequence[Positions]) -
         for batch, seen in subject.captured(given, ["logits"], edits=edits, batch_size=len(given)):
             for at, number in enumerate(batch.indices):
                 logits = seen["logits"][at, [r + batch.shift[at] for r in rows[number]]].float()
-                right = torch.tensor(wanted[number], device=logits.device)
+                right = torch.tensor(wanted[number], dtype=torch.long, device=logits.device)
                 total += float(F.cross_entropy(logits, right, reduction="sum"))
         return total / sum(map(len, wanted))
 

@@ -32,7 +32,7 @@ PERCENTILE = 95
 MEASURED = ("patch", "pattern", "mean", "resample", "edge")
 ABLATIONS = ("mean", "resample")  # a head without which the answer is better is not one that it depends on
 LOOKS = ("pattern", "edge")  # changes of where a head looks, and of nothing else
-CONTROLS = 24  # heads to compare with, those that write most like the heads tested, where not all are measured
+CONTROLS = 60  # heads to compare with, those that write most like the heads tested, where not all are measured
 SHARE = 3  # at most one head in three is knocked out with others: else few random groups are left to draw
 LEAST = 1e-6  # nats: what rounding leaves of nothing
 SMALL = 64  # heads: so few are all measured exactly, for attribution is blind where attention is saturated
@@ -73,8 +73,8 @@ def causal(
     measurement: which units are in the half that tests; default that of the attention leg for this seed. also: heads to
     test whatever their effect. full: measure every head exactly, instead of those that attribution points to; always so
     for models of at most `SMALL` heads. most: how many to pick by their effect. kinds: of `MEASURED`, which to measure
-    on the heads tested; "patch" always is. groups: random groups to set beside the picked heads knocked out together; 0
-    leaves that out.
+    on the heads tested; "patch" and the ablations always are, for the verdict rests on them. groups: random groups to
+    set beside the picked heads knocked out together; 0 leaves that out.
 
     Columns of `heads`, nats unless said otherwise, on the measurement half: layer, head; screen (attribution, on the
     selection half); picked; tested; one for each of `MEASURED` (see `KINDS` of `probe.causal.sweep`); low, high (95 %
@@ -103,7 +103,7 @@ def causal(
         others = _most_like(norms, tested, others)
     peers = {h: matched(norms, h, others) for h in tested}
     effects = (
-        sweep(subject, held, dict.fromkeys(("patch", *kinds)), heads=tested, seed=seed, quiet=quiet).values
+        sweep(subject, held, dict.fromkeys(("patch", *ABLATIONS, *kinds)), heads=tested, seed=seed, quiet=quiet).values
         if tested
         else {}
     )

@@ -100,7 +100,8 @@ def attention_by_stereotype(
 class Pronouns:
     """Which pronoun a model expects where one of two may stand. favours: share of sentences in which the stereotype's
     is the likelier (a tie counts as a half); nats: log p(the stereotype's) - log p(the other). Both with 95 % intervals
-    over clusters, (low, high). reason: why nothing was asked, else None.
+    (low, high), the widest of those over clusters and over each of `by_occupation`. reason: why nothing was asked, else
+    None.
     """
 
     favours: float
@@ -123,18 +124,18 @@ def expected_pronoun(subject: Subject, pro: Dataset, anti: Dataset, *, seed: int
     if not units:
         return Pronouns(nothing[0], nothing, nothing[0], nothing, 0, "no pronoun stands where it could be asked for")
     scores = candidate_scores(subject, units)
-    favours, favours_interval = _mean([share_right(s) for s in scores], units, seed, shares=True)
-    nats, nats_interval = _mean([float(s[0] - s[1]) for s in scores], units, seed, shares=False)
+    ways = [[u.cluster for u in units], *by_occupation(pro, units)]
+    favours, favours_interval = _mean([share_right(s) for s in scores], ways, seed, shares=True)
+    nats, nats_interval = _mean([float(s[0] - s[1]) for s in scores], ways, seed, shares=False)
     return Pronouns(favours, favours_interval, nats, nats_interval, len(units))
 
 
 def _mean(
-    values: Sequence[float], units: Sequence[Unit], seed: int, *, shares: bool
+    values: Sequence[float], ways: Sequence[Sequence[str]], seed: int, *, shares: bool
 ) -> tuple[float, tuple[float, float]]:
     given: Array = np.array(values)[None]
-    grouped = stats.by_cluster(given, [u.cluster for u in units])
-    low, high = stats.interval(grouped, seed=seed, shares=shares)
-    return float(grouped.overall[0]), (float(low[0]), float(high[0]))
+    ends = [stats.interval(stats.by_cluster(given, way), seed=seed, shares=shares) for way in ways]
+    return float(given.mean()), (min(float(low[0]) for low, _ in ends), max(float(high[0]) for _, high in ends))
 
 
 def _asked(pro: Dataset, anti: Dataset) -> Dataset:

@@ -107,7 +107,9 @@ def _resampled(mass: Array, won: npt.NDArray[np.bool_], seed: int, resamples: in
             both = of_won.sum(1) * of_lost.sum(1)
             sums = ((of_won @ above) * of_lost).sum(-1)
             areas[at] = np.divide(sums, both, out=np.full_like(sums, np.nan), where=both > 0)
-        ends.append(np.nanquantile(np.nanmean(areas, axis=0), [0.025, 0.975], axis=-1))
+        drawn = (~np.isnan(areas)).sum(0)  # a draw without both answers at any index says nothing
+        means = np.divide(np.nansum(areas, axis=0), drawn, out=np.full(drawn.shape, np.nan), where=drawn > 0)
+        ends.append(np.nanquantile(means, [0.025, 0.975], axis=-1))
     low, high = np.concatenate(ends, axis=1)
     return np.asarray(low), np.asarray(high)
 

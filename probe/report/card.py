@@ -108,7 +108,8 @@ def causal(results: Results, phenomenon: Phenomenon, index: int) -> list[Line]:
                 control = f"p {p_value(at[f'p_{field}'])}"
             if field == "patch":
                 text = f"{text} {interval(at['low'], at['high'])}".removesuffix(f" {NONE}")
-                control = f"heads that write as much, 95th percentile {limit(at['limit'], at['n_peers'])}"
+                among = limit(at["limit"], at["n_peers"]) if leg.tested[index] else ""
+                control = f"heads that write as much, 95th percentile {among}" if among else NONE
             elif field == "share":
                 control = f"paired difference {fixed(leg.paired, 2)} nats"
             elif field == "unrelated_loss" and leg.most_loss is not None:

@@ -76,10 +76,9 @@ def outcome(found: Verdicts, subject: Subject) -> str:
     n = {verdict: int((table["verdict"] == verdict).sum()) for verdict in (SUPPORTED, CAUSAL, ATTENTION)}
     passed = table[table["causal_passed"]].sort_values("patch", ascending=False, kind="stable")
     if passed.empty:
-        return (
-            f"Causal leg of {phenomenon}: {asked}, but of {int(leg.heads['tested'].sum())} heads tested the answer "
-            "was shown to depend on none more than on heads that write as much."
-        )
+        tested = leg.heads[leg.heads["tested"]]
+        fails = "; ".join(f"{n} for: {why}" for why, n in tested["why"].value_counts().items())
+        return f"Causal leg of {phenomenon}: {asked}, but of {len(tested)} heads tested none passes ({fails})."
     best = passed.iloc[0]
     return (
         f"Causal leg of {phenomenon} in {subject.name}: {asked}; of {int(leg.heads['tested'].sum())} heads tested it "
@@ -96,7 +95,10 @@ def _looks(table: pd.DataFrame) -> str:
     if mine.empty or not kinds:
         return ""
     n = int((mine[[f"p_{kind}" for kind in kinds]] < ALPHA).any(axis=1).sum())
-    return f" Changing only where they look was shown to cost the answer nats for {n} of the {len(mine)} supported."
+    return (
+        f" Of the {len(mine)} supported, changing only where they look costs the answer nats for {n} (p < .05 each, "
+        "uncorrected)."
+    )
 
 
 def causal_method(full: bool) -> tuple[str, ...]:

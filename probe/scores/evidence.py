@@ -121,7 +121,7 @@ def _describe(
     side = np.array([_side(u) for u, c in zip(targets.units, chosen, strict=True) if c])
     offset, share = measured.usual_offset()
     directions = {u.direction for u, c in zip(targets.units, chosen, strict=True) if c}
-    foils = np.array([1 + len(u.rows[0].foils) for u, c in zip(targets.units, chosen, strict=True) if c])
+    fair = rival_accuracy("chance", [u for u, c in zip(targets.units, chosen, strict=True) if c])
     return pd.DataFrame(
         {
             "subject": subject.name,
@@ -137,7 +137,7 @@ def _describe(
             "high": high.ravel(),
             **{f"value_{name}": _part_mean(measured[statistic][..., chosen], side == name) for name in SIDES},
             **{f"n_{name}": int((side == name).sum()) for name in SIDES},
-            "chance": (1 / foils).mean() if targets.statistic == "accuracy" else mean("chance"),
+            "chance": fair.mean() if targets.statistic == "accuracy" else mean("chance"),
             "mass": mean("target"),
             "mass_chance": mean("chance"),
             "lift": mean("target") - mean("chance"),

@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from probe.capture.streams import argmax
 from probe.targets import Row, Unit
 
 
@@ -80,7 +81,11 @@ class Rows:
         if self.queries is None:
             return None
         keys = torch.arange(self.pattern.shape[-1], device=self.pattern.device)
-        apart = (keys - self.queries.unsqueeze(-1)).abs().to(self.pattern.dtype)  # (prompt, query, key)
+        later = keys > self.queries.unsqueeze(-1)  # (prompt, query, key)
+        if not bool((self.visible & later.unsqueeze(1)).any()):  # one product, of all heads and rows together
+            sums = self.pattern @ torch.stack([torch.ones_like(keys), keys], -1).to(self.pattern)
+            return self.queries.unsqueeze(1) * sums[..., 0] - sums[..., 1]
+        apart = (keys - self.queries.unsqueeze(-1)).abs().to(self.pattern.dtype)
         return torch.einsum("phqk,pqk->phq", self.pattern, apart)
 
     @cached_property
@@ -88,7 +93,7 @@ class Rows:
         """(prompt, head, query): where the largest weight lies, seen from the query."""
         if self.queries is None:
             return None
-        return (self.pattern.argmax(-1) - self.queries.unsqueeze(1)).to(self.pattern.dtype)
+        return (argmax(self.pattern) - self.queries.unsqueeze(1)).to(self.pattern.dtype)
 
     def at(self, values: Tensor, plan: Plan) -> Tensor:
         """What belongs to each row of a plan: (prompt, head, query) -> (unit, head, row)."""

@@ -169,3 +169,8 @@ def test_streams_that_there_are_not_are_refused(tiny: Subject) -> None:
         subject.stream(text, site="cross.patern")
     with pytest.raises(ProbeError, match="it is no encoder-decoder model"):
         tiny.stream(text, site="encoder.pattern")
+    with pytest.raises(OutOfRange, match=r"pattern is in none of the layers asked for, \(2,\)"):
+        subject.stream(text, layers=2)
+    for read in (tiny.stream, tiny.run):
+        with pytest.raises(ProbeError, match="GPT is no encoder-decoder, its one stack reads the prompts"):
+            read(text, decoder=[[1, 2]])

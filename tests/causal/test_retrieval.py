@@ -144,6 +144,14 @@ def test_only_answers_with_the_value_count_and_there_must_be_enough() -> None:
     assert two.untestable() == "20 values were found, at 2 depths; the retrieval score takes 20 at 3"
 
 
+def test_a_place_where_much_is_found_does_not_count_for_more() -> None:
+    index = [0] * 20 + [1] * 4 + [2] * 6
+    seen = of([[1.0] * 20 + [0.0] * 4 + [0.5] * 6], index, [True] * 30)
+    assert seen.score()[0, 0] == pytest.approx(0.5)
+    assert seen.value.mean() > 0.7
+    assert seen.by_place("mass")[0, 0] == pytest.approx(0.5)
+
+
 def test_variants_are_counted_where_they_can_be_tested() -> None:
     index, found = [0, 1, 2] * 10, [True] * 30
     own = of([[1.0] * 30, [0.05] * 30], index, found)

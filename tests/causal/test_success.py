@@ -8,6 +8,7 @@ from scipy import stats as scipy_stats
 from sklearn.metrics import roc_auc_score
 
 from probe.causal.success import among, follows, sorted_out, success, told, within_index_auc
+from probe.errors import DataError
 
 LISTS = [f"list-{i:02}" for i in range(40)]
 
@@ -138,3 +139,26 @@ def test_success_is_told_by_mass_within_and_pooled_or_by_position_alone() -> Non
     assert np.isnan(nothing.pooled).all()
     assert nothing.within["auc"].isna().all()
     assert told(nothing.within, "mass") == "At no index are there enough right and wrong answers to compare."
+
+
+def test_masses_that_are_no_numbers_and_lists_asked_twice_are_refused() -> None:
+    correct, index, names = lists(np.random.default_rng(1))
+    mass = np.random.default_rng(2).random((1, 2, 200))
+    with pytest.raises(DataError, match="some of the masses are not numbers"):
+        follows(np.where(mass > 0.99, np.nan, mass), list(correct), list(index), names)
+    with pytest.raises(DataError, match="list-00 is asked about twice at index 0"):
+        follows(mass, list(correct), [0, 0, *index[2:]], names)
+    with pytest.raises(DataError, match="every question is held"):
+        success(mass, list(correct), list(index), names, np.ones(200, dtype=bool))
+
+
+def test_an_index_with_too_few_of_either_answer_says_nothing() -> None:
+    """Four wrong answers at the second index are too few, five at the third enough; p is never zero."""
+    rng, names = np.random.default_rng(4), list(np.repeat(LISTS, 3))
+    index = np.tile(np.arange(3), 40)
+    correct = np.ones(120)
+    correct[1:12:3], correct[2:15:3] = 0, 0
+    mass = np.where(index == 1, -correct, correct) + 0.01 * rng.random((1, 1, 120))
+    found = follows(mass, list(correct), list(index), names, resamples=19)
+    assert found["auc"].item() == pytest.approx(1)
+    assert found["p"].tolist() == [1 / 20]

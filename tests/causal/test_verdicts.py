@@ -13,13 +13,15 @@ import torch
 import transformers as tf
 
 import probe
+from probe import stats
 from probe.causal import behaviour, causal, leg, screen, verdicts
 from probe.causal.controls import MASK_EVERY, knock_out_group, losses_without, matched, output_norms
 from probe.causal.leg import MOST_LOSS
 from probe.causal.sweep import Effects, sweep
 from probe.data import language
-from probe.errors import DataError
+from probe.errors import DataError, ProbeError
 from probe.models import planted
+from probe.runner.legs import outcome
 from probe.subject import Subject
 from probe.targets import Answer, Targets, Unit
 from tests.scores.stand_ins import word_pieces
@@ -179,24 +181,68 @@ def test_a_head_that_everything_needs_fails_on_unrelated_text(
     assert again["passed"].sum() < len(passed)
 
 
+@pytest.mark.parametrize("kind", ["mean", "resample"])
 def test_a_head_without_which_the_answer_is_better_does_not_pass(
-    tiny: Subject, agreement: Targets, monkeypatch: pytest.MonkeyPatch
+    kind: str, tiny: Subject, agreement: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As measured, but with every mean ablation's sign turned: what passed before fails, and says on what."""
+    """As measured, but with the sign of one ablation turned: what passed before fails, and says on what."""
     before = causal(tiny, agreement, quiet=True).heads
 
     def turned(*args: Any, **kwargs: Any) -> Effects:
         found = sweep(*args, **kwargs)
-        return replace(found, values={k: -v if k == "mean" else v for k, v in found.values.items()})
+        return replace(found, values={k: -v if k == kind else v for k, v in found.values.items()})
 
     monkeypatch.setattr(leg, "sweep", turned)
     after = causal(tiny, agreement, quiet=True).heads
-    helped = before["passed"] & (before["p_mean"] < 0.01)
+    helped = before["passed"] & (before[f"p_{kind}"] < 0.01)
     assert helped.sum() >= 2, "heads without which the answer is clearly worse"
     assert not after["passed"][helped].any()
-    assert set(after["why"][helped]) == {"without it the answer is better (mean)"}
+    assert set(after["why"][helped]) == {f"without it the answer is better ({kind})"}
     others = before[~helped & (before["passed"] != after["passed"])]
-    assert (others["against"] == "mean").all(), "the others that change are those that the ablation had spoken against"
+    assert others["against"].str.contains(kind).all(), "others change where the ablation had spoken against them"
+
+
+def test_a_verdict_rests_on_the_ablations_whatever_else_is_measured(tiny: Subject, agreement: Targets) -> None:
+    whole, few = (causal(tiny, agreement, kinds=kinds, quiet=True).heads for kinds in (leg.MEASURED, ()))
+    assert (whole["against"] != "").any(), "some head is one without which the answer is better"
+    assert list(whole["passed"]) == list(few["passed"])
+    assert list(whole["why"]) == list(few["why"])
+
+
+def test_each_kind_of_change_has_its_own_p(tiny: Subject, agreement: Targets) -> None:
+    """Sign flips of its own effects, cluster by cluster."""
+    found = causal(tiny, agreement, quiet=True)
+    assert found.effects is not None
+    row = found.heads[found.heads["tested"]].sort_values("p_edge", ascending=False).iloc[0]
+    assert row["p_edge"] > 0.1 > row["p"]
+    clusters = [agreement.units[n].cluster for n in found.units]
+    for kind in leg.MEASURED[1:]:
+        grouped = stats.by_cluster(found.effects[kind][row["layer"], row["head"]][None], clusters)
+        assert row[f"p_{kind}"] == pytest.approx(float(stats.sign_flip(grouped.weighted, seed=0)[0]), abs=2e-3)
+
+
+def test_why_no_head_passes_is_counted(tiny: Subject, agreement: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leg, "MOST_LOSS", -1.0)
+    found = verdicts(tiny, agreement, quiet=True)
+    fails = found.heads.loc[found.heads["tested"], "why"].value_counts()
+    assert fails["unrelated text needs it too"] >= 2
+    said = outcome(found, tiny)
+    assert said.endswith("none passes (" + "; ".join(f"{n} for: {why}" for why, n in fails.items()) + ").")
+    assert fails.sum() == found.heads["tested"].sum()
+
+
+def test_for_how_many_supported_heads_the_look_matters_is_said(tiny: Subject, agreement: Targets) -> None:
+    found = verdicts(tiny, agreement, quiet=True)
+    mine = found.heads[found.heads["verdict"] == "supported"]
+    n = int(((mine["p_pattern"] < 0.05) | (mine["p_edge"] < 0.05)).sum())
+    assert f"Of the {len(mine)} supported, changing only where they look costs the answer nats for {n} (" in outcome(
+        found, tiny
+    )
+
+
+def test_texts_without_a_token_to_predict_are_refused(tiny: Subject) -> None:
+    with pytest.raises(ProbeError, match="too short to predict anything in: 1 tokens"):
+        losses_without(tiny, [(0, 0)], [(0,)])
 
 
 def test_what_a_head_fails_on_is_said(tiny: Subject, agreement: Targets) -> None:
@@ -224,7 +270,8 @@ def test_heads_are_compared_with_as_many_as_are_left(tiny: Subject, agreement: T
     assert alone["passed"].any(), "no head to compare with limits nothing"
 
 
-def test_where_not_all_are_measured_controls_are_those_that_write_most_alike() -> None:
+def test_where_not_all_are_measured_controls_are_those_that_write_most_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leg, "CONTROLS", 24)
     norms = np.concatenate([np.linspace(1, 2, 60), np.linspace(50, 60, 60)]).reshape(12, 10)
     heads = [(layer, head) for layer in range(12) for head in range(10)]
     tested = [(0, 0), (11, 9)]

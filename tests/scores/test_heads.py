@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import probe
+from probe.data import Text
 from probe.errors import DataError, UnsupportedModel
+from probe.models import planted
 from probe.scores.evidence import evidence, heads, shuffled
 from probe.scores.measure import measure
 from probe.subject import Subject
@@ -192,3 +194,57 @@ def test_a_model_without_heads_in_every_layer_is_read_but_not_scored(tiny: Subje
     assert [layer for _, layer in run.values] == [1]
     with pytest.raises(UnsupportedModel, match=r"no even grid of heads \(2 layers; heads by layer 1: 4\)"):
         measure(subject, subject.bind(probe.data.language.coreference(per_frame=8)))
+
+
+def test_a_planted_head_that_looks_one_back_has_that_offset_and_distance() -> None:
+    """Every row but the first looks at the token before; that at itself. A prompt's rows weigh one together."""
+    subject = probe.load("planted:previous_token")
+    texts = [Text(f"{n}", f"{n}", " ".join(["dog", "fox", "wolf"] * n)) for n in range(1, 6)]
+    table = heads(subject, subject.bind(probe.data.previous_token(texts)), quiet=True).set_index(["layer", "head"])
+    ((layer, head),) = planted.HEADS["previous_token"]["previous_token"]
+    row = table.loc[(layer, head)]
+    assert (row["argmax_offset"], row["argmax_share"]) == (-1, 1)
+    assert row["distance"] == pytest.approx(1, abs=1e-3)
+
+
+def test_the_usual_offset_weighs_prompts_alike(tiny: Subject) -> None:
+    """By a plain loop over the patterns of prompts of different lengths."""
+    texts = [Text(f"{n}", f"{n}", words) for n, words in enumerate(("Anna thanked Ben .", "the dog met the cats " * 4))]
+    targets = tiny.bind(probe.data.previous_token(texts))
+    table = heads(tiny, targets, quiet=True).set_index(["layer", "head"])
+    counts: dict[tuple[int, int], dict[int, float]] = {}
+    distances: dict[tuple[int, int], list[float]] = {}
+    for unit in targets.units:
+        for _, seen in tiny.captured([unit.ids], ["pattern"]):
+            for layer, head in table.index:
+                pattern, mine, apart = seen["pattern", layer][0, head], counts.setdefault((layer, head), {}), []
+                for row in unit.rows:
+                    (query,) = row.query
+                    offset = int(pattern[query].argmax()) - query
+                    mine[offset] = mine.get(offset, 0) + 1 / len(unit.rows)
+                    apart.append(sum(float(w) * abs(k - query) for k, w in enumerate(pattern[query])))
+                distances.setdefault((layer, head), []).append(sum(apart) / len(apart))
+    for at, mine in counts.items():
+        assert table.loc[at, "argmax_share"] == pytest.approx(max(mine.values()) / 2)
+        assert mine[int(table.loc[at, "argmax_offset"])] == pytest.approx(max(mine.values()))
+        assert table.loc[at, "distance"] == pytest.approx(sum(distances[at]) / 2, abs=1e-3)
+
+
+def test_accuracy_is_told_by_the_side_that_the_target_lies_on(minilm: Subject) -> None:
+    """An encoder sees both: of the same prompts, those whose target stands after the query apart from the others."""
+    dataset = probe.data.coreference(2)
+    targets = minilm.bind(dataset)
+    turned = tuple(
+        replace(u, rows=tuple(replace(r, query=r.target, target=r.query, foils=((0,),)) for r in u.rows))
+        if n % 3 == 0
+        else u
+        for n, u in enumerate(targets.units)
+    )
+    described = replace(targets, units=turned, rivals=())
+    table = heads(minilm, described, quiet=True)
+    measured = measure(minilm, described, quiet=True)["correct"]
+    for side, chosen in (("after", slice(0, None, 3)), ("before", [n for n in range(len(turned)) if n % 3])):
+        assert np.allclose(table[f"value_{side}"], measured[..., chosen].mean(-1).ravel())
+    n = len(range(0, len(turned), 3))
+    assert set(table["n_after"]) == {n}
+    assert set(table["n_before"]) == {len(turned) - n}

@@ -199,11 +199,11 @@
     const two = (column) => fixed(n(column), 2);
     const limit = () => {
       const peers = n("n_peers");
-      if (peers === 0) return "no such head";
-      return peers !== null && peers < 20 ? `${two("limit")} (of ${peers} only)` : two("limit");
+      const few = peers !== null && peers < 20 ? ` (of ${peers} only)` : "";
+      return `heads that write as much, 95th percentile ${peers === 0 ? "no such head" : two("limit") + few}`;
     };
     return {
-      patch: [withInterval(two("patch"), n("low"), n("high")), `heads that write as much, 95th percentile ${limit()}`],
+      patch: [withInterval(two("patch"), n("low"), n("high")), p.causal.tested[index] === "1" ? limit() : NONE],
       share: [two("share"), `paired difference ${fixed(p.causal.paired, 2)} nats`],
       ...Object.fromEntries(
         ["pattern", "mean", "resample", "edge"].map((kind) => [kind, [two(kind), `p ${pValue(n(`p_${kind}`))}`]]),

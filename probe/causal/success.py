@@ -19,20 +19,6 @@ FEWEST = 5  # right and wrong answers at an index, for an AUC there
 HEADS_AT_ONCE = 16  # of the bootstrap
 
 
-def within_index_auc(mass: Array, correct: Sequence[float], index: Sequence[int]) -> Array:
-    """(layer, head): how well the mass on gold tells right answers from wrong ones *at the same index*: the mean over
-    indices with at least `FEWEST` of each; 0.5 says nothing. Pooled over indices it would tell the index. NaN without
-    any such index.
-    """
-    right, at = np.asarray(correct) > 0.5, np.asarray(index)
-    areas = []
-    for one in np.unique(at):
-        won, lost = mass[..., (at == one) & right], mass[..., (at == one) & ~right]
-        if min(won.shape[-1], lost.shape[-1]) >= FEWEST:
-            areas.append(_area(won, lost))
-    return np.mean(areas, axis=0) if areas else np.full(mass.shape[:-1], np.nan)
-
-
 def follows(
     mass: Array,
     correct: Sequence[float],
@@ -42,10 +28,13 @@ def follows(
     seed: int = 0,
     resamples: int = 9999,
 ) -> pd.DataFrame:
-    """Which heads' mass on gold goes with right answers: one row a head, with layer, head, auc (`within_index_auc`),
-    low, high (95 % percentile bootstrap over lists), p (two-sided: the answers of whole lists are given to other lists,
-    which keeps what index and list have to do with success), p_holm (over all heads), lists. NaN, and p 1, where no
-    index has enough of both answers.
+    """Which heads' mass on gold goes with right answers: one row a head, with layer, head, auc, low, high (95 %
+    percentile bootstrap over lists), p (two-sided: the answers of whole lists are given to other lists, which keeps
+    what index and list have to do with success), p_holm (over all heads), lists. NaN, and p 1, where no index has
+    enough of both answers.
+
+    auc: how well the mass tells right answers from wrong ones *at the same index*, the mean over indices with at least
+    `FEWEST` of each; 0.5 says nothing. Pooled over indices it would tell the index.
 
     mass: (layer, head, question). Lists that are not asked about at every index are left out. Raises DataError where
     a mass is no number, or a list is asked about twice at an index.

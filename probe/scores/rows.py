@@ -117,7 +117,7 @@ class Rows:
         queries = None if self.queries is None else self.queries[plan.prompts[:, None], plan.at[..., 0]]
         averaged = Rows(mean(self.pattern), mean(self.visible.float()) > 0, mean(self.uniform), queries)
         if self.distance is not None:  # of each piece from itself, not of their mean from the first
-            averaged.__dict__["distance"] = mean(self.distance.unsqueeze(-1)).squeeze(-1)
+            averaged.distance = mean(self.distance.unsqueeze(-1)).squeeze(-1)
         return averaged
 
 

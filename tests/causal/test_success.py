@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 from sklearn.metrics import roc_auc_score
 
-from probe.causal.success import among, follows, sorted_out, success, told, within_index_auc
+from probe.causal.success import among, follows, sorted_out, success, told
 from probe.errors import DataError
 
 LISTS = [f"list-{i:02}" for i in range(40)]
@@ -25,15 +25,13 @@ def test_auc_within_an_index_is_blind_to_position() -> None:
     within an index says everything.
     """
     rng = np.random.default_rng(0)
-    index = np.repeat([0, 1, 2], 400)
+    index, names = np.repeat([0, 1, 2], 400), list(np.tile(np.arange(400), 3).astype(str))
     correct = (rng.random(1200) < np.array([0.2, 0.5, 0.8])[index]).astype(float)
     position, success = index + 0.01 * rng.random(1200), correct + rng.random(1200) * 0.5
-    found = within_index_auc(np.stack([[position, success]]), correct, index)
-    assert found.shape == (1, 2)
-    assert found[0, 0] == pytest.approx(0.5, abs=0.04)
-    assert found[0, 1] == 1
-    nothing = within_index_auc(np.ones((1, 1, 8)), np.ones(8), np.zeros(8, dtype=int))
-    assert np.isnan(nothing).all()
+    found = follows(np.stack([[position, success]]), list(correct), list(index), names, resamples=99)
+    assert found["auc"].tolist() == [pytest.approx(0.5, abs=0.04), pytest.approx(1)]
+    nothing = follows(np.ones((1, 1, 8)), [1.0] * 8, [0] * 8, list("abcdefgh"))
+    assert nothing["auc"].isna().all()
 
 
 def test_the_area_is_sklearns_mean_over_indices() -> None:
@@ -46,7 +44,6 @@ def test_the_area_is_sklearns_mean_over_indices() -> None:
         areas = [roc_auc_score(correct[index == i], mine[index == i]) for i in range(5)]
         assert row["auc"] == pytest.approx(np.mean(areas))
         assert row["low"] < row["auc"] < row["high"]
-    assert found["auc"].to_numpy() == pytest.approx(within_index_auc(mass, list(correct), list(index)).ravel())
 
 
 def test_null_p_values_are_uniform_though_lists_and_places_differ_in_difficulty() -> None:

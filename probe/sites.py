@@ -110,3 +110,12 @@ def plain_indices(kind: str, given: object) -> tuple[int, ...]:
 def kv_head(head: int, n_heads: int, n_kv_heads: int) -> int:
     """The key-value head that query head `head` reads (grouped-query attention: consecutive heads share one)."""
     return head // (n_heads // n_kv_heads)
+
+
+def head_names(heads: Iterable[tuple[Any, Any]]) -> list[str]:
+    """Heads, given as (layer, head), as they are written.
+
+    >>> head_names([(18, 6), (0, 11)])
+    ['18.6', '0.11']
+    """
+    return [f"{layer}.{head}" for layer, head in heads]

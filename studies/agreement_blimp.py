@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     from probe.causal import Behaviour
@@ -115,7 +116,7 @@ def head_section(subject: Subject, found: Evidence) -> probe.Section:
     judged = bool(found.measured.targets.rivals)
     table = found.heads.sort_values("selection_value" if judged else "value", ascending=False, kind="stable")
     best = table[:SHOWN]
-    shown = best.assign(head=[f"{a}.{b}" for a, b in zip(best["layer"], best["head"], strict=True)])
+    shown = best.assign(head=head_names(zip(best["layer"], best["head"], strict=True)))
     named = {"value": "accuracy" if judged else "attention on the noun", "mass": "on the noun", "foil_mass": "between"}
     columns = ["head", "value", "low", "high", *(["mass", "foil_mass", "word_accuracy"] if judged else ["chance"])]
     rivals = (probe.Table("rivals", found.rivals, "The rules, on the same half.", digits=2),) if judged else ()

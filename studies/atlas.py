@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +153,7 @@ def map_section(table: pd.DataFrame, subject: Subject) -> probe.Section:
         ["kind", "strongest"], key=lambda c: c.map(ORDER.index) if c.name == "kind" else -c, kind="stable"
     )
     shown = table[table["kind"].isin(ORDER[:3])]
-    shown = shown.assign(head=[f"{a}.{b}" for a, b in zip(shown["layer"], shown["head"], strict=True)])
+    shown = shown.assign(head=head_names(zip(shown["layer"], shown["head"], strict=True)))
     names = {"causal_only": "causal only", "attention_only": "attention only", "strongest": "nats", "of": "on"}
     shown = shown.drop(columns=["layer", "kind"]).rename(columns=names)
     return probe.Section(

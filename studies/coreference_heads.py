@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +107,7 @@ def side_by_side(looks: pd.DataFrame, depends: pd.DataFrame, first: list[tuple[i
     best = [(int(layer), int(head)) in first for layer, head in places]
     named = {(True, True): KINDS[0], (False, True): KINDS[1], (True, False): KINDS[2], (False, False): KINDS[3]}
     kinds = [named[b, bool(d)] for b, d in zip(best, table["passed_lost"], strict=True)]
-    table.insert(0, "name", [f"{layer}.{head}" for layer, head in places])
+    table.insert(0, "name", head_names(places))
     order = table.assign(kind=kinds).sort_values("lost", ascending=False, kind="stable")
     return order.reset_index(drop=True)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +81,7 @@ def attention(subject: Subject, pro: Dataset, anti: Dataset, seed: int) -> tuple
     except DataError as error:
         return probe.Section(title, (f"Not measured: {error}",)), None
     name = "type2" if "type2" in pro.name else "type1"
-    table.insert(0, "name", [f"{a}.{b}" for a, b in zip(table["layer"], table["head"], strict=True)])
+    table.insert(0, "name", head_names(zip(table["layer"], table["head"], strict=True)))
     best = table.assign(accuracy=(table["accuracy_pro"] + table["accuracy_anti"]) / 2)
     best = best.sort_values("accuracy", ascending=False, kind="stable")[:SHOWN]
     moved = table[table["p_holm"] < 0.05]
@@ -213,7 +214,7 @@ def mediated(subject: Subject, data: Path, reference: str, profile: str, seed: i
 def mediated_section(subject: Subject, found: Mediation, table: pd.DataFrame) -> probe.Section:
     """The heads with the largest indirect effects."""
     best = table.sort_values("effect", ascending=False, kind="stable")[:SHOWN]
-    named = best.assign(head=[f"{a}.{b}" for a, b in zip(best["layer"], best["head"], strict=True)])
+    shown = best.assign(head=head_names(zip(best["layer"], best["head"], strict=True)))
     return probe.Section(
         "Which heads mediate",
         (
@@ -234,7 +235,7 @@ def mediated_section(subject: Subject, found: Mediation, table: pd.DataFrame) ->
             ),
             probe.Table(
                 "mediators_best",
-                named[["head", "effect", "low", "high"]],
+                shown[["head", "effect", "low", "high"]],
                 "The largest indirect effects; intervals over pairs.",
                 digits=3,
             ),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from probe.causal.lookups import Lookup
     from probe.causal.retrieval import Retrieved
     from probe.data.texts import Dataset
+    from probe.runner.findings import Part
     from probe.subject import Subject
 
 
@@ -40,6 +41,7 @@ PLACES = {10: (0, 2, 5, 7, 9), 40: (0, 10, 20, 30, 39)}
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 RIVALS = 9
 FACTS, FILLER = 10, 240  # of a list with filler around it, and tokens of that
+SHOWN, PROMPTS = 4, 3  # heads whose attention is shown, and lists or texts whose prompts are
 PLAIN, BEFORE, AFTER = "no filler", "filler before", "filler after"
 ALONE, AMONG, PAGE = "alone", f"among {RIVALS} rivals", "500 words, alone"
 
@@ -64,12 +66,22 @@ def haystack(subject: Subject, *, profile: str = "quick", seed: int = 0) -> prob
         ignore_index=True,
     )
     pairs, added = json_answers(subject, in_json)
+    short, words = of_length(hidden[AMONG], size.lengths[0]), next(iter(in_json))
+    views = [
+        behind(subject, asked, answered, prefix, f"half of the {what}", x_label, seed)
+        for asked, answered, prefix, what, x_label in (
+            (in_json[words], pairs[pairs["phrasing"] == words], "words_", f"lists of {words}", "index of the pair"),
+            (short, by_index.answers(subject, short), "hidden_", f"texts, {AMONG}", "depth in the text, %"),
+            (listed[BEFORE], filled[BEFORE], "before_", f"lists with {BEFORE}", "index of the fact"),
+            (listed[AFTER], filled[AFTER], "after_", f"lists with {AFTER}", "index of the fact"),
+        )
+    ]
     return probe.Findings(
         answer=answer(subject, needles, pairs, changes),
         sections=(
-            json_section(pairs, added, seed),
-            needle_section(needles, seed),
-            filler_section(pd.concat(filled.values(), ignore_index=True), changes, seed),
+            json_section(pairs, added, seed, views[0]),
+            needle_section(needles, seed, views[1]),
+            filler_section(pd.concat(filled.values(), ignore_index=True), changes, seed, (*views[2], *views[3])),
             long_section(*long_prompts(subject, size.long, seed)),
         ),
         method=(
@@ -79,6 +91,8 @@ def haystack(subject: Subject, *, profile: str = "quick", seed: int = 0) -> prob
             "2023, whose JSON prompt this is; in the model's chat format where it has one.",
             "In JSON the pair asked for moves through its list while the others stay in order. A needle's text is the "
             f"same at every depth. Filler is {FILLER} tokens of plain sentences that have nothing to do with the list.",
+            "Under the figures that have prompts: heads with most attention from where the answer follows to the value "
+            "asked for, chosen on half of the lists or texts and shown on the other half.",
             "Intervals are 95 % bootstrap intervals over lists or texts; p-values are of sign-flip tests over them, "
             "Holm-corrected within a table. Quick profiles have few of either: their intervals are wide.",
         ),
@@ -141,6 +155,44 @@ def tokens_of(subject: Subject) -> Callable[[str], int]:
     return lambda text: len(subject.tokenizer(text, add_special_tokens=False).input_ids)
 
 
+def of_length(dataset: Dataset, n: int) -> Dataset:
+    """The texts of n tokens."""
+    import dataclasses
+
+    return dataclasses.replace(dataset, items=tuple(item for item in dataset.items if item.tags["n"] == str(n)))
+
+
+def behind(
+    subject: Subject, dataset: Dataset, found: pd.DataFrame, prefix: str, what: str, x_label: str, seed: int
+) -> tuple[Part, ...]:
+    """Accuracy above attention, with the prompts behind both, on half of the lists or texts; the other half chooses
+    the heads. found: `answers` to the questions of the data set. what: these in words.
+    """
+    from probe.causal.by_index import curve
+    from probe.causal.halves import halves
+    from probe.causal.prompts import asked_for, tokens
+    from probe.runner.over_index import Panel, accuracy, over_index
+
+    half = halves(subject, dataset, found, SHOWN)
+    candidates = 1 + len(subject.bind(dataset).units[0].answer.wrong)
+    looks = Panel(
+        "mass",
+        half.curves(SHOWN, seed=seed),
+        "Attention to the value asked for.",
+        f"From the answering position to the value asked for: the {SHOWN} heads with most on the other half.",
+        "attention",
+    )
+    return over_index(
+        (accuracy(curve(half.shown, "correct", seed=seed), candidates), looks),
+        asked_for(half.shown, dataset),
+        tokens(subject, dataset, half.first(PROMPTS), half.chosen),
+        caption=f"Accuracy and attention on the same {len(half.shown)} questions: {what}.",
+        shown="Prompts of the first of these, right or wrong. Probabilities are among the values that could be meant.",
+        x_label=x_label,
+        prefix=prefix,
+    )
+
+
 def json_answers(subject: Subject, sets: dict[str, Dataset]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Whether each value is answered (column `phrasing`: which list), and what its key adds to words."""
     import pandas as pd
@@ -159,8 +211,10 @@ def json_answers(subject: Subject, sets: dict[str, Dataset]) -> tuple[pd.DataFra
             found.append(answers.assign(phrasing=kind))
             effect = by_index.question_effect(subject, answers, sets[f"{kind}, absent"])
             added.append(effect.assign(phrasing=kind))
-    columns = ["item", "list", "n", "phrasing", "index", "correct"]
-    return pd.concat([part[columns] for part in found], ignore_index=True), pd.concat(added, ignore_index=True)
+    columns = ["item", "list", "n", "phrasing", "index", "correct", "log_p", "likeliest"]
+    return pd.concat([part.reindex(columns=columns) for part in found], ignore_index=True), pd.concat(
+        added, ignore_index=True
+    )
 
 
 def long_prompts(subject: Subject, lengths: tuple[int, ...], seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -213,7 +267,7 @@ def answer(subject: Subject, needles: pd.DataFrame, pairs: pd.DataFrame, changes
     )
 
 
-def json_section(pairs: pd.DataFrame, added: pd.DataFrame, seed: int) -> probe.Section:
+def json_section(pairs: pd.DataFrame, added: pd.DataFrame, seed: int, view: tuple[Part, ...]) -> probe.Section:
     """Key-value retrieval."""
     from probe.causal.by_index import curve, ends
 
@@ -240,11 +294,12 @@ def json_section(pairs: pd.DataFrame, added: pd.DataFrame, seed: int) -> probe.S
                 "json_ends", ends(pairs, seed=seed), "Primacy, recency and the U-index, in accuracy.", digits=2
             ),
             probe.Table("json_added", effect, "What the key adds, nats.", digits=2),
+            *view,
         ),
     )
 
 
-def needle_section(needles: pd.DataFrame, seed: int) -> probe.Section:
+def needle_section(needles: pd.DataFrame, seed: int, view: tuple[Part, ...]) -> probe.Section:
     """A needle in running text."""
     from probe.causal.by_index import curve
 
@@ -277,11 +332,12 @@ def needle_section(needles: pd.DataFrame, seed: int) -> probe.Section:
                 "One key sentence in the dead centre and at the end of a text of 500 words.",
                 digits=2,
             ),
+            *view,
         ),
     )
 
 
-def filler_section(filled: pd.DataFrame, changes: pd.DataFrame, seed: int) -> probe.Section:
+def filler_section(filled: pd.DataFrame, changes: pd.DataFrame, seed: int, view: tuple[Part, ...]) -> probe.Section:
     """Order or distance."""
     from probe.causal.by_index import curve, ends
 
@@ -314,6 +370,7 @@ def filler_section(filled: pd.DataFrame, changes: pd.DataFrame, seed: int) -> pr
             probe.Table(
                 "filler_ends", ends(filled, seed=seed), "Primacy, recency and the U-index, in accuracy.", digits=2
             ),
+            *view,
         ),
     )
 

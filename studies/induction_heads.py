@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     from probe.causal.repeated import Confirmed
@@ -48,7 +49,7 @@ def induction_heads(subject: Subject, *, profile: str = "quick", seed: int = 0) 
 def answer(subject: Subject, found: Confirmed) -> str:
     """The question's answer in one sentence."""
     whole = found.cost.iloc[-1]
-    names = ", ".join(f"{layer}.{head}" for layer, head in found.heads)
+    names = ", ".join(head_names(found.heads))
     verdict = "It does" if found.passed else "That was not shown"
     more = "more" if found.passed else "not more"
     return (
@@ -71,7 +72,7 @@ def score_section(subject: Subject, found: Confirmed) -> probe.Section:
         {"layer": layer.ravel(), "head": head.ravel(), "prefix matching": found.scores.ravel()}
     ).assign(picked=[(int(a), int(b)) in found.heads for a, b in zip(layer.ravel(), head.ravel(), strict=True)])
     best = table[table["picked"]].sort_values("prefix matching", ascending=False, kind="stable")
-    shown = best.assign(head=[f"{a}.{b}" for a, b in zip(best["layer"], best["head"], strict=True)])
+    shown = best.assign(head=head_names(zip(best["layer"], best["head"], strict=True)))
     return probe.Section(
         "Where heads look",
         (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,23 +15,28 @@ if TYPE_CHECKING:
 
     from probe.causal.retrieval import Retrieved
     from probe.data.texts import Dataset
+    from probe.runner.findings import Part
     from probe.subject import Subject
 
 LISTS = {"quick": {5: 4, 10: 2}, "full": {10: 16, 20: 12, 40: 6}}
 """Pairs kept of each list -> how many lists, from the first line."""
 PLACES = 5
 SHOWN = 6
+PROMPTS = 2  # lists whose prompts are shown
 
 
 class Seen(NamedTuple):
     """The answers to every question, and what heads do while the value is written; the same under a key that is not
-    there. held: questions of lists that chose no heads. chosen: heads, by the value step on the other half.
+    there. held: questions of lists that chose no heads. chosen: heads, by the value step on the other half. prompts:
+    the questions held of the shortest lists; tokens: those of a few, with the attention of the heads chosen.
     """
 
     asked: Retrieved
     absent: Retrieved
     held: npt.NDArray[np.bool_]
     chosen: list[tuple[int, int]]
+    prompts: pd.DataFrame
+    tokens: pd.DataFrame
 
 
 @probe.study(models=("smollm2",), needs_data=True)
@@ -80,7 +86,10 @@ def pairs(subject: Subject, data: Path, n: int, lists: int, *, absent: bool = Fa
 
 def watch(subject: Subject, sets: dict[int, Dataset], without: dict[int, Dataset]) -> Seen:
     """Every head on every list, and the heads chosen on half of them."""
+    import pandas as pd
+
     from probe.causal.lookups import lookups
+    from probe.causal.prompts import tokens
     from probe.causal.retrieval import forced
     from probe.causal.sweep import highest
 
@@ -88,7 +97,13 @@ def watch(subject: Subject, sets: dict[int, Dataset], without: dict[int, Dataset
     absent = forced(subject, [one for dataset in without.values() for one in lookups(subject, dataset)])
     names = sorted(set(asked.table["list"]))
     held = asked.table["list"].isin(names[1::2]).to_numpy()
-    return Seen(asked, absent, held, highest(asked.value[..., ~held].mean(-1), SHOWN))
+    chosen = highest(asked.value[..., ~held].mean(-1), SHOWN)
+    shortest = asked.table[held & (asked.table["n"] == min(sets)).to_numpy()]
+    prompts = pd.DataFrame(
+        {"index": shortest["index"], "prompt": shortest["item"], "correct": shortest["found"].astype(float)}
+    )
+    few = shortest["item"][shortest["list"].isin(sorted(set(shortest["list"]))[:PROMPTS])]
+    return Seen(asked, absent, held, chosen, prompts, tokens(subject, sets[min(sets)], list(few), chosen))
 
 
 def answer(subject: Subject, found: pd.DataFrame, shape: pd.DataFrame, seen: Seen) -> str:
@@ -139,19 +154,14 @@ def answer_section(found: pd.DataFrame, shape: pd.DataFrame, seed: int) -> probe
 
 def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
     """Which heads look at the value while it is written, by index, and whether the key makes them."""
-    import pandas as pd
-
-    from probe.causal.by_index import curve
+    from probe.causal.by_index import curves
     from probe.causal.retrieval import key_effect
 
     asked, rows = seen.asked.only(seen.held), found[seen.held]
-    lines = [
-        curve(rows.assign(own=asked.value[at]), "own", seed=seed).assign(head=f"{at[0]}.{at[1]}") for at in seen.chosen
-    ]
-    drawn = pd.concat(lines, ignore_index=True)
+    drawn = curves(rows, asked.of("value", seen.chosen), seed=seed)
     drawn["pairs"] = drawn["n"].map("{} pairs".format)
     effect = key_effect(asked, seen.absent, seen.chosen, seed=seed)
-    effect.insert(0, "which", [f"{layer}.{head}" for layer, head in seen.chosen])
+    effect.insert(0, "which", head_names(seen.chosen))
     effect = effect.drop(columns=["layer", "head"]).rename(columns={"which": "head", "asked": "value step"})
     return probe.Section(
         "Who looks at the value",
@@ -176,5 +186,43 @@ def head_section(seen: Seen, found: pd.DataFrame, seed: int) -> probe.Section:
                 x_label="index of the pair asked for",
                 y_label="value step",
             ),
+            *linked_view(seen, rows, drawn, seed),
         ),
+    )
+
+
+def linked_view(seen: Seen, rows: pd.DataFrame, drawn: pd.DataFrame, seed: int) -> tuple[Part, ...]:
+    """Answers above the value step in the shortest lists, with the prompts behind both. rows: the questions held;
+    drawn: the value step of each head, by index.
+    """
+    from probe.causal.by_index import curve
+    from probe.runner.over_index import Panel, over_index
+
+    n = int(rows["n"].min())
+    mine = rows[rows["n"] == n]
+    right = Panel(
+        "watched",
+        curve(mine, "correct", seed=seed).assign(pairs=f"{n} pairs"),
+        "Accuracy of the same questions.",
+        "Share of lists in which the whole value is written.",
+        "accuracy",
+        by="pairs",
+    )
+    looks = Panel(
+        "steps",
+        drawn[drawn["n"] == n].reset_index(drop=True),
+        "The value step of the same questions.",
+        "Share of the value's tokens that are written while the head's largest weight lies on them.",
+        "value step",
+    )
+    lists = mine["list"].nunique()
+    return over_index(
+        (right, looks),
+        seen.prompts,
+        seen.tokens,
+        caption=f"Answers and where heads look, by index, in the {lists} lists of {n} pairs that chose no head. "
+        "Intervals are over lists.",
+        shown=f"Prompts of the first {min(PROMPTS, lists)} of these lists, right or wrong, up to where the value is to "
+        "follow, and where heads look from there.",
+        x_label="index of the pair asked for",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -283,7 +284,7 @@ def _crossing(learned: Sequence[Learned], strings: Sequence[String], seed: int) 
     found, best = tables[0], bests[0]
     columns = ["head", "share", "low", "high", "mass", "offset", "share of offset", "untrained"]
     heads = found.rename(columns={"offset_share": "share of offset"}).assign(
-        head=[f"{a}.{b}" for a, b in zip(found["layer"], found["head"], strict=True)]
+        head=head_names(zip(found["layer"], found["head"], strict=True))
     )[columns]
     each = pd.DataFrame([b._asdict() for b in bests]).assign(head=[f"{b.layer}.{b.head}" for b in bests])
     models = {"trained": learned[0].subject, "untrained": untrained_copy(learned[0])}

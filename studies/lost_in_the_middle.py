@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from probe.causal.controls import Groups
     from probe.data.texts import Dataset
+    from probe.runner.findings import Part
     from probe.subject import Subject
 
 LISTS = {"quick": 12, "full": 40}
@@ -123,49 +124,22 @@ def watch(subject: Subject, profile: str, seed: int) -> Watched:
     """Attention to the value asked for, among five facts: which heads, and does it go with right answers?"""
     from probe.causal import by_index
     from probe.causal.controls import knock_out_group, output_norms
+    from probe.causal.halves import halves
     from probe.causal.lookups import facts
-    from probe.causal.prompts import tokens
+    from probe.causal.prompts import asked_for, tokens
     from probe.causal.success import follows
-    from probe.causal.sweep import highest
-    from probe.scores.measure import measure
 
     asked = facts(subject, 5, lists=HEADS_LISTS[profile], seed=seed + 1)
-    targets = subject.bind(asked)
-    found = by_index.answers(subject, asked)
-    mass = measure(subject, targets)["target"]
-    names = sorted(set(found["list"]))
-    held = found["list"].isin(names[1::2]).to_numpy()
-    first = mass[..., ~held].mean(-1)
-    chosen = highest(first, KNOCKED)
-    units = [u for u, h in zip(targets.units, held, strict=True) if h]
+    half = halves(subject, asked, by_index.answers(subject, asked), KNOCKED)
+    mine, chosen = half.shown, half.chosen
+    units = [u for u, h in zip(subject.bind(asked).units, half.held, strict=True) if h]
     norms = output_norms(subject, units)
     n_groups, n_questions = GROUPS[profile]
     some = units[:: max(1, len(units) // n_questions)][:n_questions]  # of many lists
     groups = knock_out_group(subject, some, chosen, norms, groups=n_groups, seed=seed)
-    mine = found[held]
-    told = follows(mass[..., held], list(mine["correct"]), list(mine["index"]), list(mine["list"]), seed=seed)
-    prompts = behind(found[held], asked)
-    shown = found["item"][found["list"].isin(names[1::2][:PROMPTS])]
-    read = tokens(subject, asked, list(shown), chosen[:SHOWN])
-    return Watched(mass, found, told, held, chosen, groups, prompts, read, len(some))
-
-
-def behind(found: pd.DataFrame, asked: Dataset) -> pd.DataFrame:
-    """One row a question: what was asked for, and what the model finds likeliest."""
-    import numpy as np
-    import pandas as pd
-
-    right = {item.item: item.question.right for item in asked.items}
-    return pd.DataFrame(
-        {
-            "index": found["index"],
-            "prompt": found["item"],
-            "correct": found["correct"],
-            "asked for": found["item"].map(right),
-            "its probability": np.exp(found["log_p"]),
-            "likeliest": found["likeliest"],
-        }
-    )
+    told = follows(half.mass[..., half.held], list(mine["correct"]), list(mine["index"]), list(mine["list"]), seed=seed)
+    prompts, read = asked_for(mine, asked), tokens(subject, asked, half.first(PROMPTS), chosen[:SHOWN])
+    return Watched(half.mass, half.answers, told, half.held, chosen, groups, prompts, read, len(some))
 
 
 def answer(subject: Subject, ends: pd.DataFrame, seen: Watched) -> str:
@@ -335,46 +309,26 @@ def every_head(seen: Watched) -> pd.DataFrame:
     )
 
 
-def linked_view(seen: Watched, mass: pd.DataFrame, seed: int) -> tuple[object, ...]:
+def linked_view(seen: Watched, mass: pd.DataFrame, seed: int) -> tuple[Part, ...]:
     """Accuracy above attention, by index, with the prompts behind both. mass: of each head, by index."""
     from probe.causal.by_index import curve
+    from probe.runner.over_index import Panel, accuracy, over_index
 
     held = seen.answers[seen.held]
-    by_index = {"kind": "lines", "x": "index", "y": "value", "low": "low", "high": "high"}
     n_lists, n = held["list"].nunique(), int(held["n"].iloc[0])
-    right = probe.Plot(
-        "watched_by_index",
-        "watched",
-        caption="Share of lists in which the value asked for is the likeliest of those in the list.",
-        by="phrasing",
-        marks={"chance": 1 / n},
-        y_label="accuracy",
-        **by_index,
-    )
-    looks = probe.Plot(
-        "mass_by_index",
+    looks = Panel(
         "mass",
-        caption=f"From the answering position to the value asked for: the {mass['head'].nunique()} heads with most.",
-        by="head",
-        x_label="index of the fact asked for",
-        y_label="attention",
-        **by_index,
+        mass,
+        "Attention to the value asked for, by its index.",
+        f"From the answering position to the value asked for: the {mass['head'].nunique()} heads with most.",
+        "attention",
     )
-    return (
-        probe.Table("watched", curve(held, "correct", seed=seed), "Accuracy of the same questions.", shown=False),
-        probe.Table("mass", mass, "Attention to the value asked for, by its index.", shown=False),
-        probe.Table("prompts", seen.prompts, "Each of these questions, and what was answered.", digits=2, shown=False),
-        probe.Table("tokens", seen.tokens, "Tokens of some, with where heads look.", shown=False),
-        probe.Linked(
-            "by_index",
-            (right, looks),
-            f"Accuracy and attention by index, on the same {len(held)} questions: {n_lists} lists of {n} facts that "
-            "chose no head, each asked about at every index. Intervals are over lists.",
-            probe.Prompts(
-                "prompts",
-                "tokens",
-                f"Prompts of the first {PROMPTS} of these lists, right or wrong. Probabilities are among the values in "
-                "the list.",
-            ),
-        ),
+    return over_index(
+        (accuracy(curve(held, "correct", seed=seed), n), looks),
+        seen.prompts,
+        seen.tokens,
+        caption=f"Accuracy and attention by index, on the same {len(held)} questions: {n_lists} lists of {n} facts "
+        "that chose no head, each asked about at every index. Intervals are over lists.",
+        shown=f"Prompts of the first {PROMPTS} of these lists, right or wrong. Probabilities are among the values in "
+        "the list.",
     )

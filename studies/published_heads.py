@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,8 +118,8 @@ def cat_section(subject: Subject) -> tuple[list[probe.Section], list[str]]:
             notes.append(f"The {language} sentence is left out: {error}")
             continue
         shown = found.sort_values("rank", kind="stable")[:SHOWN]
-        named = shown.assign(head=[f"{a}.{b}" for a, b in zip(shown["layer"], shown["head"], strict=True)])
-        columns: pd.DataFrame = named[["head", "cat", "table", "first"]]
+        shown = shown.assign(head=head_names(zip(shown["layer"], shown["head"], strict=True)))
+        columns: pd.DataFrame = shown[["head", "cat", "table", "first"]]
         n = int((found["cat"] > found["table"]).sum())
         parts.append(
             probe.Table(

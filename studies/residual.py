@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -254,9 +255,7 @@ def parts_section(wrote: Written) -> probe.Section:
 
 def signs_section(wrote: Written) -> probe.Section:
     """Direct beside total effects."""
-    signs = wrote.signs.assign(
-        name=[f"{a}.{b}" for a, b in zip(wrote.signs["layer"], wrote.signs["head"], strict=True)]
-    )
+    signs = wrote.signs.assign(name=head_names(zip(wrote.signs["layer"], wrote.signs["head"], strict=True)))
     counts = signs["signs"].value_counts()
     other = signs[signs["signs"] == "other sign"]
     told = ", ".join(f"{row['name']} ({row['task']})" for _, row in other.iterrows()) or "none"

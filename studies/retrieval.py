@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy as np
     import numpy.typing as npt
     import pandas as pd
@@ -29,6 +28,7 @@ CALIBRATED = {"quick": 3, "full": 20}  # lists whose documents are replaced in t
 MASKS = {"quick": ((10,), 4, 10), "full": ((5, 20), 40, 50)}  # heads, random groups, questions
 TOP = 10
 SHOWN = 4
+PROMPTS = 4  # lists whose prompts are shown
 RETRIEVES = 0.1  # Wu et al. 2024
 
 Head = tuple[int, int]
@@ -37,7 +37,8 @@ Head = tuple[int, int]
 class Seen(NamedTuple):
     """What heads did on the lists. own, forced, absent: `probe.causal.retrieval`; absent_own: the model's own answers
     under a name that is not there. correct: forced choice, a row a question, in the order of `forced`. held: which of
-    those questions choose no heads. by_score, by_value: heads chosen by Wu's score and by the value step.
+    those questions choose no heads. by_score, by_value: heads chosen by Wu's score and by the value step. prompts: the
+    questions held among five facts; tokens: those of a few, with the attention of the first heads by value step.
     """
 
     own: Retrieved
@@ -48,6 +49,8 @@ class Seen(NamedTuple):
     held: npt.NDArray[np.bool_]
     by_score: list[Head]
     by_value: list[Head]
+    prompts: pd.DataFrame
+    tokens: pd.DataFrame
 
 
 @probe.study(models=("smollm2",))
@@ -109,6 +112,7 @@ def watch(subject: Subject, sets: dict[int, Dataset], profile: str, seed: int) -
 
     from probe.causal import by_index
     from probe.causal.lookups import facts, lookups
+    from probe.causal.prompts import asked_for, tokens
     from probe.causal.retrieval import forced, generated
     from probe.causal.sweep import highest
 
@@ -130,7 +134,11 @@ def watch(subject: Subject, sets: dict[int, Dataset], profile: str, seed: int) -
     ]
     nobody_own = generated(subject, [one for each in everyone.values() for one in each])
     nobody_text = forced(subject, nobody)
-    return Seen(own, nobody_own, text, nobody_text, correct.reset_index(), held, ranked[0], ranked[1])
+    correct = correct.reset_index()
+    fives = correct[held & (correct["n"] == 5).to_numpy()]
+    some = fives["item"][fives["list"].isin(names[1::2][:PROMPTS])]
+    read = tokens(subject, sets[5], list(some), ranked[1][:SHOWN])
+    return Seen(own, nobody_own, text, nobody_text, correct, held, *ranked, asked_for(fives, sets[5]), read)
 
 
 def without(subject: Subject, seen: Seen, dataset: Dataset, profile: str, seed: int) -> list[tuple[str, Masked]]:
@@ -182,18 +190,13 @@ def answer(subject: Subject, seen: Seen, masks: list[tuple[str, Masked]]) -> str
     )
 
 
-def named(heads: Iterable[tuple[Any, Any]]) -> list[str]:
-    """Heads as layer.head."""
-    return [f"{layer}.{head}" for layer, head in heads]
-
-
 def score_section(seen: Seen) -> probe.Section:
     """The retrieval score and its variants."""
     from probe.causal.fetching import counted, variants
 
     every = variants(seen.own, seen.forced, seen.absent_own, seen.absent)
     best = every.sort_values("value step", ascending=False, kind="stable").head(TOP)
-    best.insert(0, "which", named(zip(best["layer"], best["head"], strict=True)))
+    best.insert(0, "which", head_names(zip(best["layer"], best["head"], strict=True)))
     best = best.drop(columns=["layer", "head", "score, absent name", "value step, absent name"])
     found, nobody = seen.own.found, seen.absent_own.found
     reasons = {"": seen.own.untestable(), "under an absent name, ": seen.absent_own.untestable()}
@@ -238,7 +241,7 @@ def key_section(seen: Seen, seed: int) -> probe.Section:
 
     effect = key_effect(seen.forced.only(seen.held), seen.absent, seen.by_value[:TOP], seed=seed)
     passed = int(((effect["p_holm"] < 0.05) & (effect["difference"] > 0)).sum())
-    effect["head"] = named(zip(effect["layer"], effect["head"], strict=True))
+    effect["head"] = head_names(zip(effect["layer"], effect["head"], strict=True))
     effect = effect.drop(columns="layer")
     parts = [
         effect[["head"]].assign(share=effect[which], question=label)
@@ -271,45 +274,37 @@ def key_section(seen: Seen, seed: int) -> probe.Section:
 
 def place_section(seen: Seen, seed: int) -> probe.Section:
     """Do different places have different heads?"""
-    import pandas as pd
-
-    from probe.causal.by_index import curve
+    from probe.causal.by_index import curve, curves
     from probe.causal.fetching import by_place, every_place
+    from probe.runner.over_index import Panel, accuracy, over_index
 
-    fives = seen.forced.only(seen.held & (seen.forced.table["n"] == 5).to_numpy())
-    measures = {
-        "value": "value step",
-        "first": "weight on the value, before it is written",
-        "mass": "weight on the fact, while it is written",
-    }
-    lines = [
-        curve(fives.table.assign(own=getattr(fives, what)[at]), "own", seed=seed).assign(head=name, what=label)
-        for what, label in measures.items()
-        for at, name in zip(seen.by_value[:SHOWN], named(seen.by_value[:SHOWN]), strict=True)
-    ]
+    five = seen.held & (seen.forced.table["n"] == 5).to_numpy()
+    fives, best = seen.forced.only(five), seen.by_value[:SHOWN]
     places = by_place(seen.forced, 5, TOP).rename(
         columns={"heads": f"heads from {RETRIEVES} on", "shared": f"of its best {TOP}, also of index 0's"}
     )
+    looks = [
+        Panel(what, curves(fives.table, fives.of(what, best), seed=seed), f"{about}, by index.", f"{about}.", unit)
+        for what, about, unit in (
+            ("value", "How often the value gets the head's largest weight when it is written", "value step"),
+            ("first", "Weight on the value, before it is written", "weight"),
+            ("mass", "Weight on the fact, while it is written", "weight"),
+        )
+    ]
     return probe.Section(
         "By place",
         ("Forced text, so that every place has as many answers as any other; lines are of lists that chose no heads.",),
         (
             probe.Table("places", places, "The value step by index, five facts.", digits=2),
-            probe.Table("by_place", pd.concat(lines, ignore_index=True), "By index, five facts.", shown=False),
             probe.Table("every_place", every_place(seen.forced.only(seen.held)), "Every head, by index.", shown=False),
-            probe.Plot(
-                "by_place_lines",
-                "by_place",
-                "lines",
-                "index",
-                "value",
-                f"The {SHOWN} heads with the highest value step, by the index of the fact asked for.",
-                by="head",
-                panel="what",
-                low="low",
-                high="high",
-                x_label="index of the fact asked for",
-                y_label="share of questions, or weight",
+            *over_index(
+                (accuracy(curve(seen.correct[five], "correct", seed=seed), 5), *looks),
+                seen.prompts,
+                seen.tokens,
+                caption=f"Answers, and the {SHOWN} heads with the highest value step on the other lists, by the index "
+                f"of the fact asked for; {seen.prompts['prompt'].nunique()} questions. Intervals are over lists.",
+                shown=f"Prompts of the first {PROMPTS} of these lists, right or wrong, up to where the value is to "
+                "follow, and where heads look from there. Probabilities are among the values in the list.",
             ),
         ),
     )
@@ -321,7 +316,7 @@ def success_section(seen: Seen, found: Success) -> probe.Section:
 
     table = found.within.assign(pooled=found.pooled.ravel())
     mine = among(table, seen.by_value[:TOP])
-    mine.insert(0, "which", named(zip(mine["layer"], mine["head"], strict=True)))
+    mine.insert(0, "which", head_names(zip(mine["layer"], mine["head"], strict=True)))
     shown = mine.drop(columns=["layer", "head", "p"]).rename(
         columns={"which": "head", "auc": "AUC within an index", "p_holm": "Holm p", "pooled": "AUC pooled"}
     )

@@ -5,7 +5,10 @@ Lists are the clusters, and every list is asked about at every index, so that in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from scipy.special import logsumexp
 
@@ -68,6 +71,18 @@ def curve(table: pd.DataFrame, column: str, *, shares: bool = True, seed: int = 
         low, high = stats.interval(grouped, seed=seed, shares=shares)
         rows.append((n, phrasing, index, float(grouped.overall[0]), float(low[0]), float(high[0]), len(grouped.counts)))
     return pd.DataFrame(rows, columns=["n", "phrasing", "index", "value", "low", "high", "lists"])
+
+
+def curves(
+    table: pd.DataFrame, values: Mapping[str, npt.NDArray[np.float64]], *, shares: bool = True, seed: int = 0
+) -> pd.DataFrame:
+    """`curve` of several measures of the same questions, one below the other. values: head -> (question,); its name is
+    in the column `head`.
+    """
+    lines = [
+        curve(table.assign(own=own), "own", shares=shares, seed=seed).assign(head=head) for head, own in values.items()
+    ]
+    return pd.concat(lines, ignore_index=True)
 
 
 def ends(table: pd.DataFrame, column: str = "correct", *, seed: int = 0) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from probe.causal.sweep import Head
@@ -43,6 +44,25 @@ def tokens(subject: Subject, dataset: Dataset, items: Sequence[str], heads: Sequ
         roles = _roles(unit, len(encoded))
         parts.append(pd.DataFrame({"prompt": name, "token": encoded.pieces, "role": roles, **looks}))
     return pd.concat(parts, ignore_index=True)
+
+
+def asked_for(found: pd.DataFrame, dataset: Dataset) -> pd.DataFrame:
+    """One row a question: index, prompt (the item), correct, "asked for" and "likeliest" (of the candidates, as text)
+    and "its probability" (of what was asked for, among the candidates).
+
+    found: `probe.causal.by_index.answers` to questions of the data set.
+    """
+    right = {i.item: i.question.right for i in dataset.items if isinstance(i, Labelled) and i.question is not None}
+    return pd.DataFrame(
+        {
+            "index": found["index"],
+            "prompt": found["item"],
+            "correct": found["correct"],
+            "asked for": found["item"].map(right),
+            "its probability": np.exp(found["log_p"]),
+            "likeliest": found["likeliest"],
+        }
+    )
 
 
 def _asked(item: Labelled) -> str:

@@ -23,6 +23,7 @@ from probe.capture.capture import Capture
 from probe.causal.lookups import Lookup
 from probe.causal.readout import logits_at
 from probe.errors import DataError
+from probe.sites import head_names
 from probe.subject import Subject
 from probe.targets import Positions
 
@@ -78,6 +79,10 @@ class Retrieved:
         places = self.table.groupby(["n", "index"]).indices.values()
         values = getattr(self, what)
         return np.asarray(np.mean([values[..., at].mean(-1) for at in places], axis=0))
+
+    def of(self, what: str, heads: Sequence[tuple[int, int]]) -> dict[str, Array]:
+        """`share`, `value`, `first` or `mass` of some heads: name -> (question,)."""
+        return {name: getattr(self, what)[at] for name, at in zip(head_names(heads), heads, strict=True)}
 
     def score(self, what: str = "share") -> Array:
         """(layer, head): `by_place` of `share` or `value` over the questions answered with the value (Wu et al. 2024);

@@ -13,6 +13,7 @@ from scipy.stats import mannwhitneyu, rankdata
 
 from probe import stats
 from probe.errors import DataError
+from probe.sites import head_names
 
 Array = npt.NDArray[np.float64]
 FEWEST = 5  # right and wrong answers at an index, for an AUC there
@@ -170,7 +171,7 @@ def sorted_out(mine: pd.DataFrame) -> str:
     """Which of the heads of `among` go with right answers, and which were not shown to: "23.0 and 23.2 do; 18.6 was
     not shown to".
     """
-    names = [f"{layer}.{head}" for layer, head in zip(mine["layer"], mine["head"], strict=True)]
+    names = head_names(zip(mine["layer"], mine["head"], strict=True))
     do = (mine["p_holm"] < 0.05) & (mine["auc"] > 0.5)
     follow = [name for name, d in zip(names, do, strict=True) if d]
     rest = [name for name, d in zip(names, do, strict=True) if not d]

@@ -13,6 +13,7 @@ from probe.causal.leg import CONTROLS, LOOKS, MEASURED, MOST_LOSS, PERCENTILE, C
 from probe.causal.sweep import KINDS
 from probe.causal.verdict import ATTENTION, CAUSAL, SUPPORTED, Verdicts
 from probe.scores.evidence import ALPHA
+from probe.sites import head_names
 from probe.subject import Subject
 
 Gate = dict[str, object]
@@ -54,7 +55,7 @@ def gate_of(leg: Causal) -> Gate:
 
 def _group(groups: Groups) -> dict[str, object]:
     return {
-        "heads": [f"{layer}.{head}" for layer, head in groups.heads],
+        "heads": head_names(groups.heads),
         "lost": groups.lost,
         "singly": groups.singly,
         "limit": groups.limit,

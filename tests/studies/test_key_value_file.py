@@ -69,6 +69,18 @@ def test_heads_are_measured_on_lists_that_did_not_choose_them(found: Findings) -
     assert set(found.tables["accuracy"].frame["lists"]) == {4}
 
 
+def test_the_prompts_stand_under_their_answers(found: Findings) -> None:
+    (view,) = found.views
+    prompts, right = found.tables["prompts"].frame, found.tables["watched"].frame
+    assert len(prompts) == 2 * 3
+    assert prompts.groupby("index")["correct"].mean().tolist() == pytest.approx(right["value"].tolist())
+    tokens = found.tables["tokens"].frame
+    assert set(tokens.columns[3:]) == set(found.tables["steps"].frame["head"])
+    for _, mine in tokens[tokens["role"] == "target"].groupby("prompt"):
+        assert "".join(mine["token"]).strip() in WORDS
+    assert "2 lists of 3 pairs" in view.caption
+
+
 def test_a_file_with_too_few_pairs_says_so(path: Path, smollm2: Subject) -> None:
     with pytest.raises(DataError, match=r"n=5 of its 4 pairs; allowed are 2 to 4"):
         study.key_value_file(smollm2, data=path)

@@ -56,9 +56,16 @@ def test_tables_are_those_of_the_lists(found: Findings) -> None:
     assert len(heads) == 8
     assert list(best["index"]) == [0, 1, 2, 3, 4]
     assert best.iloc[0, -1] == 3, "the best heads of index 0 are all among themselves"
-    by_place = found.tables["by_place"].frame
-    assert by_place["lists"].max() == 3, "half of the lists choose heads"
-    assert by_place.groupby(["head", "what"]).size().unique().tolist() == [5]
+    for name in ("value", "first", "mass"):
+        by_place = found.tables[name].frame
+        assert by_place["lists"].max() == 3, "half of the lists choose heads"
+        assert by_place.groupby("head").size().unique().tolist() == [5]
+    (view,) = found.views
+    assert [plot.table for plot in view.panels] == ["watched", "value", "first", "mass"]
+    assert len(found.tables["prompts"].frame) == 3 * 5
+    assert found.tables["watched"].frame["value"].mean() == pytest.approx(
+        found.tables["prompts"].frame["correct"].mean()
+    )
     assert found.tables["calibrated_by_index"].frame["lists"].unique().tolist() == [2]
     masks = found.tables["masks"].frame
     assert list(masks["heads taken away"]) == ["2 by retrieval score", "2 by value step"]
@@ -89,3 +96,17 @@ def test_every_task_is_there(hay: Findings) -> None:
     assert list(hay.tables["page"].frame["depth, %"]) == [50, 100]
     assert hay.tables["long"].frame["tokens"].between(180, 300).all()
     assert (hay.tables["timing_long"].frame["peak memory, MB"] > 100).all()
+
+
+def test_every_task_has_its_prompts_under_it(hay: Findings) -> None:
+    """Questions of the half that chose no head; what was answered is what the figure above says."""
+    assert [view.name for view in hay.views] == [f"{p}_by_index" for p in ("words", "hidden", "before", "after")]
+    for view, questions in zip(hay.views, (5, 5, 3, 3), strict=True):
+        assert view.prompts is not None
+        prompts = hay.tables[view.prompts.table].frame
+        assert len(prompts) == questions
+        right = hay.tables[view.panels[0].table].frame.set_index("index")["value"]
+        assert prompts.groupby("index")["correct"].mean().to_dict() == pytest.approx(right.to_dict())
+        tokens = hay.tables[view.prompts.tokens].frame
+        assert set(tokens["prompt"]) <= set(prompts["prompt"])
+        assert tokens.groupby("prompt")["role"].apply(lambda roles: (roles == "target").any()).all()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from probe.causal.verdict import verdicts as verdicts
     from probe.errors import ProbeError as ProbeError
     from probe.report.notebook import view as view
+    from probe.runner.findings import Asked as Asked
     from probe.runner.findings import Findings as Findings
     from probe.runner.findings import Linked as Linked
     from probe.runner.findings import Listing as Listing
@@ -52,13 +53,14 @@ _HOMES = {
     "Result": "probe.runner.results",
     "view": "probe.report.notebook",
     **dict.fromkeys(
-        ("Findings", "Section", "Table", "Plot", "Listing", "Linked", "Prompts"),
+        ("Findings", "Section", "Table", "Plot", "Listing", "Linked", "Asked", "Prompts"),
         "probe.runner.findings",
     ),
 }
 _MODULES = {"causal": "probe.causal", "data": "probe.data", "edits": "probe.capture.edits", "scores": "probe.scores"}
 
 __all__ = [
+    "Asked",
     "Capture",
     "Findings",
     "Linked",

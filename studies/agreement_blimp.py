@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from probe.targets import Targets
 
 SHOWN = 10
+PROMPTS, HEADS = 4, 3  # sentences shown, and heads whose attention is
 
 
 @probe.study(models=("minilm", "smollm2"), needs_data=True)
@@ -38,7 +39,7 @@ def agreement_blimp(subject: Subject, *, data: Path, profile: str = "quick", see
     asked = sum(u.answer is not None for u in targets.units)
     return probe.Findings(
         answer=answer(subject, found, gate),
-        sections=(gate_section(subject, gate, asked, targets), head_section(subject, found)),
+        sections=(gate_section(subject, gate, asked, targets), head_section(subject, found, pairs)),
         method=(
             "Labels were found by rules on the words before the question: the head of the noun phrase that the "
             "sentence begins with, and in two of the sets the noun between. Sentences that no rule fits are left out.",
@@ -111,7 +112,7 @@ def gate_section(subject: Subject, gate: Behaviour, asked: int, targets: Targets
     return probe.Section(title, (text,), (probe.Table("gate", pd.DataFrame([row]), "Whole words.", digits=2),))
 
 
-def head_section(subject: Subject, found: Evidence) -> probe.Section:
+def head_section(subject: Subject, found: Evidence, pairs: Dataset) -> probe.Section:
     """The heads that do it most."""
     judged = bool(found.measured.targets.rivals)
     table = found.heads.sort_values("selection_value" if judged else "value", ascending=False, kind="stable")
@@ -129,5 +130,31 @@ def head_section(subject: Subject, found: Evidence) -> probe.Section:
             probe.Table("heads", found.heads, "Every head.", shown=False),
             probe.Table("best", shown[columns].rename(columns=named), "Intervals over nouns.", digits=2),
             *rivals,
+            *prompts_part(subject, found, pairs, list(zip(best["layer"], best["head"], strict=True))[:HEADS]),
         ),
+    )
+
+
+def prompts_part(
+    subject: Subject, found: Evidence, pairs: Dataset, heads: list[tuple[int, int]]
+) -> tuple[probe.Table | probe.Asked, ...]:
+    """Sentences with where the best heads look, from the word that agrees."""
+    import pandas as pd
+
+    from probe.causal.prompts import looks, words_of
+
+    measured, units = found.measured, found.measured.targets.units
+    tags, judged = {item.item: item.tags for item in pairs.items}, bool(found.measured.targets.rivals)
+    on = measured["target"][heads[0]]
+    right = measured["correct"][heads[0]] if judged else (on > measured["chance"][heads[0]]).astype(float)
+    nouns = [tags[unit.item]["head"] for unit in units]
+    items = [unit.item for unit in units]
+    prompts = pd.DataFrame({"prompt": items, "correct": right, "noun": nouns, "attention on it": on})
+    shown = units[:PROMPTS]
+    than = "at the one between (foil)" if judged else "uniform attention would"
+    caption = f"The first ones. Right: {head_names(heads)[0]} looks at the noun agreed with (target) more than {than}."
+    return (
+        probe.Table("prompts", prompts, "Each sentence.", digits=2, shown=False),
+        probe.Table("tokens", looks(subject, shown, heads, words_of(subject, pairs, shown)), "Tokens.", shown=False),
+        probe.Asked("sentences", probe.Prompts("prompts", "tokens", caption)),
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BEST = 10  # heads of each kind
 NAMES = {"quick": 2, "full": 4}  # prompts of each frame that asks for a name
 READ = {"quick": 24, "full": 96}  # snippets that heads are ablated on
+CARRIERS, LOOKERS, PROMPTS = 4, 2, 3  # heads whose attention is shown, and prompts of each kind
 KINDS = ("both", "the answer depends on it", "among the best on GAP", "neither")
 
 
@@ -44,7 +45,7 @@ def coreference_heads(subject: Subject, *, data: Path, profile: str = "quick", s
         sections, answer = by_answer(subject, looks, asked, seed, full=profile == "full")
         used: tuple[probe.data.Dataset, ...] = (snippets, asked)
     else:
-        sections, answer = by_readout(subject, looks, profile, seed)
+        sections, answer = by_readout(subject, looks, snippets, profile, seed)
         used = (snippets,)
     excluded = "; ".join(f"{n} for {reason}" for reason, n in bound.exclusions.items())
     return probe.Findings(
@@ -83,7 +84,51 @@ def by_answer(
         why = f"The model cannot be asked who is meant: {found.reason}."
         return (probe.Section("Who is meant", (why,)),), why
     table = side_by_side(looks.heads, found.heads.rename(columns={"patch": "lost"}), first)
-    return (sides_section(subject, table, found.behaviour.paired),), answer_of(subject, table, found)
+    shown = asked_section(subject, asked, table, first)
+    return (sides_section(subject, table, found.behaviour.paired), shown), answer_of(subject, table, found)
+
+
+def asked_section(
+    subject: Subject, asked: probe.data.Dataset, table: pd.DataFrame, first: list[tuple[int, int]]
+) -> probe.Section:
+    """What was asked and answered, and where the heads look from there."""
+    from probe.causal.prompts import answered, first_of, tokens
+
+    pronouns = {item.item: {"masculine": "he", "feminine": "she"}[item.tags["gender"]] for item in asked.items}
+    prompts = answered(subject, asked)
+    prompts.insert(0, "pronoun", prompts["prompt"].map(pronouns))
+    share = prompts.groupby("pronoun")["correct"].mean()
+    heads = shown_heads(table, first)
+    return probe.Section(
+        "What was asked",
+        (
+            f"The right name is the likelier in {prompts['correct'].mean():.2f} of {len(prompts)} prompts "
+            f"({share['he']:.2f} after `he`, {share['she']:.2f} after `she`): a model may prefer one name throughout "
+            "and still move with the pronoun, which is what the nats above measure.",
+        ),
+        (
+            probe.Table("asked", prompts, "Each prompt, and what was answered.", digits=2, shown=False),
+            probe.Table(
+                "asked_tokens",
+                tokens(subject, asked, first_of(prompts, "pronoun", PROMPTS), heads),
+                "Tokens of some, with where heads look.",
+                shown=False,
+            ),
+            probe.Asked(
+                "asked_prompts", probe.Prompts("asked", "asked_tokens", f"The first ones. {CHOSEN}"), "pronoun"
+            ),
+        ),
+    )
+
+
+def shown_heads(table: pd.DataFrame, first: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The heads that the answer depends on most, then the best on GAP."""
+    carry = table[table["kind"].isin(KINDS[:2])][:CARRIERS]
+    heads = list(zip(carry["layer"].astype(int), carry["head"].astype(int), strict=True))
+    return list(dict.fromkeys([*heads, *first[:LOOKERS]]))
+
+
+CHOSEN = f"Heads: up to {CARRIERS} that the answer depends on, by nats lost; then the best {LOOKERS} on GAP."
 
 
 def best_of(heads: pd.DataFrame) -> list[tuple[int, int]]:
@@ -181,7 +226,9 @@ def answer_of(subject: Subject, table: pd.DataFrame, found: Causal) -> str:
     )
 
 
-def by_readout(subject: Subject, looks: Evidence, profile: str, seed: int) -> tuple[tuple[probe.Section, ...], str]:
+def by_readout(
+    subject: Subject, looks: Evidence, snippets: probe.data.Dataset, profile: str, seed: int
+) -> tuple[tuple[probe.Section, ...], str]:
     """The same for a model that says nothing, through a linear readout."""
     from probe.causal.linear_readout import heads_behind, read_out
 
@@ -201,7 +248,50 @@ def by_readout(subject: Subject, looks: Evidence, profile: str, seed: int) -> tu
         + (f" ({', '.join(both['name'])})" if len(both) else "")
         + f", and on {len(only)} others."
     )
-    return (section, sides_section(subject, table, float(readout.log_odds.mean()))), answer
+    shown = read_section(subject, snippets, readout, shown_heads(table, first))
+    return (section, sides_section(subject, table, float(readout.log_odds.mean())), shown), answer
+
+
+def read_section(
+    subject: Subject,
+    snippets: probe.data.Dataset,
+    readout: Readout,
+    heads: list[tuple[int, int]],
+) -> probe.Section:
+    """What was read of each snippet, and where the heads look from its pronoun."""
+    import pandas as pd
+
+    from probe.causal.prompts import first_of, looks, words_of
+
+    named = {item.item: item.tags["right"] for item in snippets.items}
+    units = {unit.item: unit for unit in readout.units}
+    prompts = pd.DataFrame(
+        {
+            "antecedent": [f"the {named[item]} name" for item in units],
+            "prompt": list(units),
+            "correct": [0.5 if value == 0 else float(value > 0) for value in readout.log_odds],
+            "log-odds, nats": readout.log_odds,
+        }
+    ).sort_values("antecedent", kind="stable", ignore_index=True)
+    shown = [units[item] for item in first_of(prompts, "antecedent", PROMPTS)]
+    return probe.Section(
+        "What was read",
+        (),
+        (
+            probe.Table("read", prompts, "Each snippet, and what the readout says.", digits=2, shown=False),
+            probe.Table(
+                "read_tokens",
+                looks(subject, shown, heads, words_of(subject, snippets, shown)),
+                "Tokens of some, with where heads look from the pronoun.",
+                shown=False,
+            ),
+            probe.Asked(
+                "read_prompts",
+                probe.Prompts("read", "read_tokens", f"The first ones, right where the readout is. {CHOSEN}"),
+                "antecedent",
+            ),
+        ),
+    )
 
 
 def readout_section(subject: Subject, readout: Readout) -> probe.Section:

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from probe.causal.mediation import Mediation
     from probe.causal.stereotype import Pronouns
     from probe.data.texts import Dataset
+    from probe.runner.findings import Part
+    from probe.scores.measure import Measured
     from probe.subject import Subject
 
 MEDIATED = {"quick": 6, "full": 40}  # pairs that every head is measured on
 SHOWN = 12
+PROMPTS = 3  # sentences shown of each version
 PRO = "pro_stereotyped_type1"
 
 
@@ -94,7 +97,7 @@ def attention(subject: Subject, pro: Dataset, anti: Dataset, seed: int) -> tuple
     )
     n, least = (int(table[column].iloc[0]) for column in ("n_units", "n_clusters"))
     caption = f"n = {n} sentences, each twice; {least} clusters at least."
-    parts: list[probe.Table | probe.Plot] = [
+    parts: list[Part] = [
         probe.Table(f"heads_{name}", table, "Every head.", shown=False),
         probe.Plot(
             f"heads_{name}_figure",
@@ -110,10 +113,49 @@ def attention(subject: Subject, pro: Dataset, anti: Dataset, seed: int) -> tuple
         ),
         probe.Table(f"best_{name}", shown_columns(best), f"The heads that are right most often. {caption}", digits=2),
     ]
+    parts += prompts_part(subject, name, table, both, (pro, anti))
     if len(by_size):
         caption = "The heads that the stereotype moves most, of those with Holm p below 0.05."
         parts.append(probe.Table(f"moved_{name}", shown_columns(by_size), caption, digits=3))
     return probe.Section(title, (text,), tuple(parts)), table
+
+
+def prompts_part(
+    subject: Subject, name: str, table: pd.DataFrame, both: tuple[Measured, Measured], datasets: tuple[Dataset, Dataset]
+) -> list[Part]:
+    """The sentences behind the largest difference and the best accuracy, with the attention of both heads."""
+    import pandas as pd
+
+    from probe.causal.prompts import first_of, looks, words_of
+
+    largest = table.loc[table["difference"].abs().idxmax()]
+    best = table.loc[(table["accuracy_pro"] + table["accuracy_anti"]).idxmax()]
+    heads = list(dict.fromkeys((int(row["layer"]), int(row["head"])) for row in (largest, best)))
+    tables, tokens = [], []
+    for version, measured, dataset in zip(("pro", "anti"), both, datasets, strict=True):
+        tags = {item.item: item.tags for item in dataset.items}
+        units = {unit.item: unit for unit in measured.targets.units}
+        mine = pd.DataFrame(
+            {
+                "version": f"{version}-stereotyped",
+                "prompt": list(units),
+                "correct": measured["correct"][heads[0]],
+                "who is meant": [tags[item]["occupation"] for item in units],
+                "the other": [tags[item]["other"] for item in units],
+            }
+        )
+        shown = [units[item] for item in first_of(mine, "version", PROMPTS)]
+        tables.append(mine)
+        tokens.append(looks(subject, shown, heads, words_of(subject, dataset, shown)))
+    caption = (
+        f"The first sentences, in both versions. Right: {head_names(heads)[0]}, which the stereotype moves most, gives "
+        "more attention to the one who is meant than to the other."
+    )
+    return [
+        probe.Table(f"prompts_{name}", pd.concat(tables, ignore_index=True), "Each sentence.", shown=False),
+        probe.Table(f"tokens_{name}", pd.concat(tokens, ignore_index=True), "Tokens of some.", shown=False),
+        probe.Asked(f"asked_{name}", probe.Prompts(f"prompts_{name}", f"tokens_{name}", caption), "version"),
+    ]
 
 
 def shown_columns(table: pd.DataFrame) -> pd.DataFrame:

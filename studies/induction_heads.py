@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from probe.subject import Subject
 
 HEADS = 8
+PROMPTS = 4  # strings shown
 SIZES = {"quick": (4, 20), "full": (24, 100)}  # strings in each half, random groups
 
 
@@ -27,7 +28,7 @@ def induction_heads(subject: Subject, *, profile: str = "quick", seed: int = 0) 
     found = confirm(subject, heads=HEADS, strings=strings, groups=groups, seed=seed, quiet=False)
     return probe.Findings(
         answer=answer(subject, found),
-        sections=(score_section(subject, found), cost_section(found)),
+        sections=(score_section(subject, found), cost_section(found), strings_section(subject, found, strings, seed)),
         method=(
             "Prefix matching (Olsson et al. 2022): attention from a word that was there before to the words that "
             "followed its earlier occurrences, mean over a string's queries, then over strings. Heads are picked by it "
@@ -121,6 +122,50 @@ def cost_section(found: Confirmed) -> probe.Section:
                 marks={"the heads picked": found.lost, "95th percentile": found.limit},
                 x_label="random group",
                 y_label="nats per word of a later copy",
+            ),
+        ),
+    )
+
+
+def strings_section(subject: Subject, found: Confirmed, strings: int, seed: int) -> probe.Section:
+    """Some of the strings, read where the last word but one of their last copy calls for the last."""
+    import dataclasses
+
+    import pandas as pd
+
+    from probe.causal.prompts import looks
+    from probe.causal.repeated import own_strings
+    from probe.scores.induction import induction_targets
+
+    drawn = own_strings(subject, 2 * strings, seed=seed)[strings:]
+    rows, units = [], []
+    for string, unit in zip(drawn, induction_targets([s.ids for s in drawn]).units, strict=True):
+        at = string.copies[-1] + string.size - 2
+        row = next(row for row in unit.rows if row.query == (at,))
+        ((_, seen),) = subject.captured([string.ids[: at + 1]], ["logits"], batch_size=1)
+        p = seen["logits"][0, at].float().softmax(-1)
+        word, choice = (subject.tokenizer.decode([i]) for i in (string.ids[at + 1], int(p.argmax())))
+        rows.append((unit.item, float(word == choice), word, float(p[string.ids[at + 1]]), choice))
+        units.append(dataclasses.replace(unit, ids=string.ids[: at + 1], rows=(row,)))
+    prompts = pd.DataFrame(rows, columns=["prompt", "correct", "what followed before", "its probability", "likeliest"])
+    words = {unit.item: [subject.tokenizer.decode([i]) for i in unit.ids] for unit in units[:PROMPTS]}
+    heads = list(found.heads[:PROMPTS])
+    return probe.Section(
+        "What is copied",
+        (
+            f"At the end of the last copy, the word that followed before is the likeliest of all in "
+            f"{prompts['correct'].mean():.2f} of {len(prompts)} strings.",
+        ),
+        (
+            probe.Table("strings", prompts, "Each string that did not pick heads.", digits=2, shown=False),
+            probe.Table("strings_tokens", looks(subject, units[:PROMPTS], heads, words), "Tokens.", shown=False),
+            probe.Asked(
+                "strings_prompts",
+                probe.Prompts(
+                    "strings",
+                    "strings_tokens",
+                    "The first ones; target: what followed the same word before. The heads with the highest scores.",
+                ),
             ),
         ),
     )

@@ -1,4 +1,4 @@
-"""The prompts behind each x of a linked view: right or wrong, their tokens marked, and coloured by attention."""
+"""The prompts behind numbers, of a linked view or a section: right or wrong, tokens marked, coloured by attention."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from probe.report.numbers import count
 from probe.report.strips import Piece
 from probe.report.tables import Groups, about, coloured
 from probe.report.words import cell
-from probe.runner.findings import Linked, Table, table_file
-from probe.runner.linked import TOKENS
+from probe.runner.findings import Asked, Linked, Prompts, Table, table_file
+from probe.runner.linked import lines_of
 from probe.runner.results import Example
 
 KINDS = ("query", "target", "foil")
 FEW = 4
-"""Prompts of one x that a page shows at most."""
+"""Prompts of one place that a page shows at most."""
 ROOM = 270_000
-"""Bytes that the prompts of one view may take; 300 kB with its figures and numbers."""
+"""Bytes that the prompts of one view or list may take; 300 kB with a view's figures and numbers."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,12 @@ class Shown:
 
 @dataclass(frozen=True)
 class Place:
-    """One x. tally: how many of its prompts were right. prompts: as HTML. left_out: what is said of the others."""
+    """Prompts of one x, or of one group. title: what is said of them before the tally; id: of their element, "" for
+    none. tally: how many were right. prompts: as HTML. left_out: what is said of the others.
+    """
 
+    title: str
+    id: str
     tally: str
     prompts: tuple[Markup, ...]
     left_out: str
@@ -58,8 +62,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Behind:
-    """The prompts of a view. lines: those whose attention is kept, by name; by: their column. kinds: of the roles that
-    are marked. places: one for each x.
+    """Prompts in places. lines: those whose attention is kept, by name; by: what they are. kinds: of the roles that are
+    marked.
     """
 
     caption: str
@@ -79,29 +83,60 @@ class Behind:
         return sum(len(_bytes(prompt)) for place in self.places for prompt in place.prompts)
 
 
-def behind(view: Linked, tables: dict[str, Table], places: Sequence[float], room: int = ROOM) -> Behind | None:
-    """The prompts asked at each of the places, as many as fit into `room` bytes: the first of every place before the
-    second of any, in the order of the table. None for a view without prompts.
-    """
+@dataclass(frozen=True)
+class Listed:
+    """Prompts without a figure, as the template shows them."""
+
+    kind = "asked"
+    name: str
+    behind: Behind
+
+
+def behind(
+    view: Linked, tables: dict[str, Table], places: Sequence[tuple[float, str, str]], room: int = ROOM
+) -> Behind | None:
+    """The prompts asked at each of the places (x, title, id). None for a view without prompts."""
     if view.prompts is None:
         return None
-    asked, tokens = tables[view.prompts.table], tables[view.prompts.tokens].frame
-    x = view.panels[0].x
-    lines = tuple(c for c in tokens.columns if c not in TOKENS)
+    x, tokens = view.panels[0].x, tables[view.prompts.tokens].frame
+    by = " or ".join(dict.fromkeys(_column(line, view, tables) for line in lines_of(tokens)))
+    return _behind(view.prompts, tables, x, places, by, room)
+
+
+def listed(part: Asked, tables: dict[str, Table], room: int = ROOM) -> Listed:
+    """The prompts of a section, for each value of the column that they are told apart by."""
+    values = [] if part.by is None else list(dict.fromkeys(tables[part.prompts.table].frame[part.by]))
+    places = [(value, f"{part.by}: {cell(value, tables[part.prompts.table].digits)}", "") for value in values]
+    return Listed(part.name, _behind(part.prompts, tables, part.by, places or [(None, "", "")], "head", room))
+
+
+def _behind(
+    prompts: Prompts,
+    tables: dict[str, Table],
+    column: str | None,
+    places: Sequence[tuple[object, str, str]],
+    by: str,
+    room: int,
+) -> Behind:
+    """Prompts for each value of a column, as many as fit into `room` bytes: the first of every place before the second
+    of any, in the order of the table.
+    """
+    asked, tokens = tables[prompts.table], tables[prompts.tokens].frame
+    lines = lines_of(tokens)
     rows = {str(name): part for name, part in tokens.groupby("prompt", sort=False)}
-    at = [asked.frame[asked.frame[x] == place] for place in places]
+    at = [asked.frame if column is None else asked.frame[asked.frame[column] == value] for value, *_ in places]
     made = [
-        [_html(_shown(row, rows[row["prompt"]], asked, x, lines)) for row in _with_tokens(here, rows)[:FEW]]
+        [_html(_shown(row, rows[row["prompt"]], asked, column, lines)) for row in _with_tokens(here, rows)[:FEW]]
         for here in at
     ]
     return Behind(
-        view.prompts.caption,
-        " or ".join(dict.fromkeys(_column(line, view, tables) for line in lines)),
+        prompts.caption,
+        by,
         lines,
         tuple(kind for kind in KINDS if tokens["role"].str.startswith(kind).any()),
         tuple(
-            Place(tally(here["correct"]), tuple(kept), _left_out(len(here) - len(kept), asked.name))
-            for here, kept in zip(at, fitting(made, room), strict=True)
+            Place(title, id_, tally(here["correct"]), tuple(kept), _left_out(len(here) - len(kept), asked.name))
+            for (_, title, id_), here, kept in zip(places, at, fitting(made, room), strict=True)
         ),
     )
 
@@ -136,11 +171,13 @@ def _with_tokens(here: pd.DataFrame, rows: dict[str, pd.DataFrame]) -> list[dict
     return [{str(k): v for k, v in row.items()} for row in here.to_dict("records") if row["prompt"] in rows]
 
 
-def _shown(row: dict[str, Any], tokens: pd.DataFrame, asked: Table, x: str, lines: tuple[str, ...]) -> Shown:
+def _shown(
+    row: dict[str, Any], tokens: pd.DataFrame, asked: Table, column: str | None, lines: tuple[str, ...]
+) -> Shown:
     example = _example(str(row["prompt"]), tokens)
     pieces = strips.pieces(example)
     codes = strips.codes(pieces, tokens[list(lines)].to_numpy(dtype=np.float32).T)
-    facts = tuple((k, cell(v, asked.digits)) for k, v in row.items() if k not in (x, "prompt", "correct"))
+    facts = tuple((k, cell(v, asked.digits)) for k, v in row.items() if k not in (column, "prompt", "correct"))
     return Shown(
         name=example.item,
         outcome={1.0: "right", 0.0: "wrong"}.get(float(row["correct"]), "tie"),

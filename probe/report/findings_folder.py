@@ -12,6 +12,7 @@ from probe.errors import ProbeError, ResultsError
 from probe.report.folder import parquet_table
 from probe.runner.findings import (
     FINDINGS,
+    Asked,
     Findings,
     Kind,
     Linked,
@@ -86,7 +87,14 @@ class _Linked(_Strict):
     prompts: _Prompts | None
 
 
-_Part = _Table | _Plot | _Listing | _Linked
+class _Asked(_Strict):
+    part: Literal["asked"]
+    name: str
+    prompts: _Prompts
+    by: str | None
+
+
+_Part = _Table | _Plot | _Listing | _Linked | _Asked
 
 
 class _Section(_Strict):
@@ -141,6 +149,8 @@ def _part(part: _Part, files: dict[str, bytes], folder: Path) -> Part:
     if isinstance(part, _Linked):
         prompts = None if part.prompts is None else Prompts(**part.prompts.model_dump())
         return Linked(part.name, tuple(map(_plot, part.panels)), part.caption, prompts)
+    if isinstance(part, _Asked):
+        return Asked(part.name, Prompts(**part.prompts.model_dump()), part.by)
     name = table_file(part.name)
     if name not in files:
         raise ResultsError(f"{folder / 'manifest.json'} does not list {name}, the file of the table {part.name!r}.")

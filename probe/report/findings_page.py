@@ -12,12 +12,13 @@ import numpy as np
 from markupsafe import Markup
 
 from probe.report import linked, tables
+from probe.report.behind import Listed, listed
 from probe.report.findings_folder import Outcome
 from probe.report.html import asset, check_budget, data_uri, environment, script_hash
 from probe.report.linked import View
 from probe.report.numbers import NONE, count
 from probe.report.words import alt, cell
-from probe.runner.findings import Findings, Linked, Part, Plot, Table, table_file
+from probe.runner.findings import Asked, Findings, Linked, Part, Plot, Table, table_file
 
 FOLDED = 40
 """Rows above which a table is folded away until it is asked for."""
@@ -75,7 +76,7 @@ def render(outcome: Outcome, drawn: dict[str, bytes]) -> bytes:
         (section.title, section.text, [shown for part in section.parts if (shown := _shown(part, findings, drawn))])
         for section in findings.sections
     ]
-    views = [shown for *_, parts in sections for shown in parts if isinstance(shown, View)]
+    views = [shown for *_, parts in sections for shown in parts if isinstance(shown, View | Listed)]
     style = "\n".join(asset(name) for name in ("report.css", *(["linked.css"] if views else [])))
     script = asset("linked.js") if views else ""
     text = (
@@ -120,13 +121,15 @@ def kept(findings: Findings) -> list[Kept]:
     ]
 
 
-def _shown(part: Part, findings: Findings, drawn: dict[str, bytes]) -> Sheet | Image | Text | View | None:
+def _shown(part: Part, findings: Findings, drawn: dict[str, bytes]) -> Sheet | Image | Text | View | Listed | None:
     if isinstance(part, Table):
         return sheet(part) if part.shown else None
     if isinstance(part, Plot):
         return Image(part.caption, data_uri(drawn[part.name]), alt(part, findings.tables[part.table].frame))
     if isinstance(part, Linked):
         return linked.view(part, findings.tables)
+    if isinstance(part, Asked):
+        return listed(part, findings.tables)
     return Text(part.caption, part.text)
 
 

@@ -109,17 +109,18 @@ def _view(part: Linked, tables: dict[str, Table]) -> View:
     along = xs[0] - room, xs[-1] + room
     colours = _colours(part, tables)
     panels = tuple(_panel(plot, tables[plot.table], xs, along, colours[plot.by]) for plot in part.panels)
+    places = tuple(_place(part.name, value, along) for value in xs)
     marked = ticks(*along, WIDE, xs, log=False, upright=False)
     return View(
         name=part.name,
         caption=part.caption,
         x=x,
         x_label=next((plot.x_label for plot in reversed(part.panels) if plot.x_label), x),
-        places=tuple(_place(part.name, value, along) for value in xs),
+        places=places,
         ticks=tuple(zip(_percent(marked.at, along), marked.texts, strict=True)),
         panels=panels,
         gutter=1 + max((len(text) for panel in panels for _, text in panel.ticks), default=0),
-        behind=behind(part, tables, xs),
+        behind=behind(part, tables, [(v, f"{x} {p.text}", p.link[1:]) for v, p in zip(xs, places, strict=True)]),
     )
 
 

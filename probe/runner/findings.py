@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from probe.data.texts import Dataset
 from probe.errors import ResultsError
-from probe.runner.linked import check_linked
+from probe.runner.linked import check_asked, check_linked
+from probe.runner.parts import Asked as Asked
 from probe.runner.parts import Kind as Kind
 from probe.runner.parts import Linked as Linked
 from probe.runner.parts import Listing as Listing
@@ -78,6 +79,9 @@ class Findings:
             check_plot(plot, tables)
         for view in views:
             check_linked(view, tables)
+        for part in self._parts():
+            if isinstance(part, Asked):
+                check_asked(part, tables)
 
     @property
     def tables(self) -> dict[str, Table]:

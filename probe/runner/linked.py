@@ -1,4 +1,4 @@
-"""What a linked view must be: figures over one x, and prompts whose tokens, roles and attention can be shown."""
+"""What a linked view must be (figures over one x), and prompts: tokens, roles and attention that can be shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probe.errors import ResultsError, UnknownName
-from probe.runner.parts import Linked, Plot, Prompts, Table, check_column, check_once, holds_numbers
+from probe.runner.parts import Asked, Linked, Plot, Prompts, Table, check_column, check_once, holds_numbers
 
 ASKED = ("prompt", "correct")
 """Columns of the table of prompts, beside the view's x."""
@@ -33,7 +33,7 @@ def check_linked(view: Linked, tables: Mapping[str, Table]) -> None:
     if not first.intersection(*others):
         raise ResultsError(f"{who} has no {x} that all of its panels show.")
     if view.prompts is not None:
-        _check_prompts(view, view.prompts, tables, first.union(*others))
+        _check_behind(view, view.prompts, tables, first.union(*others))
 
 
 def names_of(view: Linked, tables: Mapping[str, Table]) -> list[str]:
@@ -58,22 +58,27 @@ def _check_x(who: str, frame: pd.DataFrame, x: str) -> None:
         raise ResultsError(f"{who} runs over the column {x!r}, in which some numbers are missing or infinite.")
 
 
-def _check_prompts(view: Linked, prompts: Prompts, tables: Mapping[str, Table], places: set[float]) -> None:
-    who, x = f"the linked view {view.name!r}", view.panels[0].x
-    for name, needed in ((prompts.table, (x, *ASKED)), (prompts.tokens, TOKENS)):
+def check_asked(part: Asked, tables: Mapping[str, Table]) -> None:
+    """Raises UnknownName or ResultsError, naming the part, if its prompts cannot be shown."""
+    who = f"the list of prompts {part.name!r}"
+    check_prompts(who, part.prompts, tables, () if part.by is None else (part.by,))
+    if part.by is not None and tables[part.prompts.table].frame[part.by].isna().any():
+        raise ResultsError(f"{who} is told apart by the column {part.by!r}, in which some values are missing.")
+
+
+def check_prompts(who: str, prompts: Prompts, tables: Mapping[str, Table], more: tuple[str, ...]) -> None:
+    """Raises UnknownName or ResultsError if prompts cannot be shown. more: columns that their table has, too."""
+    for name, needed in ((prompts.table, (*more, *ASKED)), (prompts.tokens, TOKENS)):
         if name not in tables:
             raise UnknownName.of(f"table of {who}", name, tables)
         for column in needed:
             check_column(tables[name], column)
     asked, tokens = tables[prompts.table].frame, tables[prompts.tokens].frame
-    _check_x(who, asked, x)
     check_once(f"the table {prompts.table!r}", asked, ["prompt"])
     for frame, columns in ((asked, ("prompt",)), (tokens, TOKENS)):
         for column in columns:
             if not all(isinstance(value, str) for value in frame[column]):
                 raise ResultsError(f"{who} reads the column {column!r}, in which not everything is text.")
-    if elsewhere := sorted(set(asked[x]) - places):
-        raise ResultsError(f"{who} has prompts at {x} = {elsewhere[0]}, where it has no line.")
     if strangers := set(tokens["prompt"]) - set(asked["prompt"]):
         raise ResultsError(f"{who} has tokens of {min(strangers)!r}, which is no prompt of {prompts.table!r}.")
     if not asked["correct"].isin((True, False)).all() and not _within(asked["correct"], 0.0):
@@ -81,12 +86,27 @@ def _check_prompts(view: Linked, prompts: Prompts, tables: Mapping[str, Table], 
     for role in dict.fromkeys(tokens["role"]):
         if not ROLE.fullmatch(role):
             raise UnknownName.of(f"role of a token of {who}", role, ("query", "target", "foil", "foil 1"))
-    lines = names_of(view, tables)
-    for column in (c for c in tokens.columns if c not in TOKENS):
-        if column not in lines:
-            raise UnknownName.of(f"line of {who}", column, lines, "Attention is of the line that has its name.")
+    for column in lines_of(tokens):
         if not _within(tokens[column], SLACK):
             raise ResultsError(f"{who} colours tokens by the column {column!r}; attention goes from 0 to 1.")
+
+
+def lines_of(tokens: pd.DataFrame) -> tuple[str, ...]:
+    """The heads, or lines of a view, whose attention a table of tokens holds."""
+    return tuple(column for column in tokens.columns if column not in TOKENS)
+
+
+def _check_behind(view: Linked, prompts: Prompts, tables: Mapping[str, Table], places: set[float]) -> None:
+    who, x = f"the linked view {view.name!r}", view.panels[0].x
+    check_prompts(who, prompts, tables, (x,))
+    asked = tables[prompts.table].frame
+    _check_x(who, asked, x)
+    if elsewhere := sorted(set(asked[x]) - places):
+        raise ResultsError(f"{who} has prompts at {x} = {elsewhere[0]}, where it has no line.")
+    lines = names_of(view, tables)
+    for column in lines_of(tables[prompts.tokens].frame):
+        if column not in lines:
+            raise UnknownName.of(f"line of {who}", column, lines, "Attention is of the line that has its name.")
 
 
 def _within(column: pd.Series, slack: float) -> bool:

@@ -70,12 +70,13 @@ class Listing:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts behind each x of a linked view, in two tables.
+    """The prompts behind the numbers of a linked view (`Linked`) or of a section (`Asked`), in two tables.
 
-    table: one row a prompt, with the view's x, `prompt` (its name) and `correct` (1 right, 0 wrong, a share where it is
-    a tie); what its other columns hold is printed beside it. tokens: one row a token, in order, with `prompt`, `token`
-    (its text, spaces included) and `role` ("target", "foil", "foil 1", ..., "query", or "" for none); each other column
-    is the attention, 0 to 1, of the line that has its name. A prompt that has no tokens is counted and not shown.
+    table: one row a prompt, with the view's x where it has one, `prompt` (its name) and `correct` (1 right, 0 wrong, a
+    share where it is a tie); what its other columns hold is printed beside it. tokens: one row a token, in order, with
+    `prompt`, `token` (its text, spaces included) and `role` ("target", "foil", "foil 1", ..., "query", or "" for none);
+    each other column is the attention, 0 to 1, of the head, or the line of the view, that has its name. A prompt that
+    has no tokens is counted and not shown.
     caption: what is shown, and how these prompts were chosen.
     """
 
@@ -100,7 +101,19 @@ class Linked:
     prompts: Prompts | None = None
 
 
-Part = Table | Plot | Listing | Linked
+@dataclass(frozen=True)
+class Asked:
+    """Prompts behind a section's numbers: their tokens coloured by the attention of one head, which can be chosen.
+
+    by: a column of the prompts' table; they are shown apart for each of its values, in the order of first appearance.
+    """
+
+    name: str
+    prompts: Prompts
+    by: str | None = None
+
+
+Part = Table | Plot | Listing | Linked | Asked
 
 
 def described(part: Part) -> dict[str, object]:
@@ -113,6 +126,8 @@ def described(part: Part) -> dict[str, object]:
         prompts = None if part.prompts is None else asdict(part.prompts)
         panels = [described(plot) for plot in part.panels]
         return {"part": "linked", "name": part.name, "panels": panels, "caption": part.caption, "prompts": prompts}
+    if isinstance(part, Asked):
+        return {"part": "asked", "name": part.name, "prompts": asdict(part.prompts), "by": part.by}
     return {"part": "listing", "text": part.text, "caption": part.caption}
 
 

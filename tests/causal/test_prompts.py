@@ -9,9 +9,9 @@ import torch
 
 import probe
 from probe.causal.lookups import facts
-from probe.causal.prompts import tokens
+from probe.causal.prompts import answered, first_of, looks, tokens, words_of
 from probe.data.texts import Dataset
-from probe.errors import UnknownName, UnsupportedModel
+from probe.errors import DataError, UnknownName, UnsupportedModel
 from probe.scores.measure import measure
 from probe.subject import Subject
 
@@ -73,3 +73,56 @@ def test_only_the_prompts_asked_for_are_read_in_their_order(smollm2: Subject, as
 def test_a_model_that_sees_later_tokens_is_refused(minilm: Subject) -> None:
     with pytest.raises(UnsupportedModel, match="sees later tokens"):
         tokens(minilm, probe.data.coreference(), [], HEADS)
+
+
+@pytest.fixture(scope="module")
+def sentences() -> Dataset:
+    return probe.data.coreference()
+
+
+def test_words_that_are_measured_look_as_the_models_own_attention_does(minilm: Subject, sentences: Dataset) -> None:
+    """An encoder's, from the mean over the pieces of each query, beside a fresh eager copy."""
+    eager = probe.load("minilm", attention="eager").model
+    units = minilm.bind(sentences).units[:2]
+    heads = [(3, 7), (0, 2)]
+    table = looks(minilm, units, heads, words_of(minilm, sentences, units))
+    assert list(table) == ["prompt", "token", "role", "3.7", "0.2"]
+    for unit in units:
+        with torch.no_grad():
+            attentions = eager(torch.tensor([unit.ids]), output_attentions=True).attentions
+        mine, row = table[table["prompt"] == unit.item], unit.rows[0]
+        for layer, head in heads:
+            expected = attentions[layer][0, head, list(row.query)].mean(0)
+            np.testing.assert_allclose(mine[f"{layer}.{head}"], expected, atol=1e-5)
+        text = next(item.text for item in sentences.items if item.item == unit.item)
+        assert "".join(mine["token"][1:-1]) == text
+        assert [p for p, role in enumerate(mine["role"]) if role == "target"] == list(row.target)
+        assert [p for p, role in enumerate(mine["role"]) if role == "query"] == list(row.query)
+        assert set(mine["role"]) == {"", "query", "target", *(f"foil {k + 1}" for k in range(len(row.foils)))}
+
+
+def test_words_of_another_prompt_are_refused(minilm: Subject, sentences: Dataset) -> None:
+    (unit, *_) = minilm.bind(sentences).units
+    with pytest.raises(DataError, match=rf"{unit.item} has {len(unit.ids)} tokens, and 1 words for them"):
+        looks(minilm, [unit], [(0, 0)], {unit.item: ["one"]})
+
+
+def test_what_is_answered_is_what_the_models_own_logits_say(smollm2: Subject, asked: Dataset) -> None:
+    table = answered(smollm2, asked).set_index("prompt")
+    assert list(table.index) == [item.item for item in asked.items]
+    for item in asked.items[:3]:
+        ids = smollm2.tokenizer(item.text[: item.question.read_at].rstrip(), return_tensors="pt").input_ids
+        with torch.no_grad():
+            logits = smollm2.model(ids).logits[0, -1].double()
+        words = (item.question.right, *item.question.wrong)
+        found = logits[[smollm2.tokenizer(f" {word}").input_ids[0] for word in words]]
+        row = table.loc[item.item]
+        assert row["its probability"] == pytest.approx(float(found.softmax(0)[0]), abs=1e-4)
+        assert row["likeliest"] == words[int(found.argmax())]
+        assert row["correct"] == float(row["likeliest"] == row["asked for"] == words[0])
+
+
+def test_the_first_of_each_kind_are_taken_in_order() -> None:
+    table = pd.DataFrame({"prompt": list("abcdef"), "kind": ["x", "y", "y", "x", "y", "x"]})
+    assert first_of(table, "kind", 2) == ["a", "b", "c", "d"]
+    assert first_of(table, "kind", 9) == list("abcdef")

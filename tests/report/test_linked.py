@@ -209,9 +209,12 @@ def test_tokens_carry_their_roles_and_every_lines_attention(shown: View, finding
     assert re.findall(r'class="mark">([^<]*)<', html) == ["target", "foil", "query"]
 
 
+AT = [(x, f"index {x}", "") for x in PLACES]
+
+
 def test_at_most_four_prompts_of_a_place_are_shown() -> None:
     made = found(per_place=9)
-    seen = behind(made.views[0], made.tables, PLACES)
+    seen = behind(made.views[0], made.tables, AT)
     assert seen is not None
     assert [len(place.prompts) for place in seen.places] == [4] * 4
     assert {place.left_out for place in seen.places} == {"6 more prompts asked here are in table-asked.parquet."}
@@ -221,7 +224,7 @@ def test_prompts_keep_to_their_room_and_no_place_goes_without_before_another_has
     make_findings: Make, tmp_path: Path
 ) -> None:
     long = found(per_place=4, words=WORDS * 25, roles=ROLES * 25)
-    seen = behind(long.views[0], long.tables, PLACES)
+    seen = behind(long.views[0], long.tables, AT)
     assert seen is not None
     counts = [len(place.prompts) for place in seen.places]
     assert ROOM / 2 < seen.size <= ROOM

@@ -27,6 +27,13 @@ def test_a_set_with_a_noun_between_is_judged_beside_its_rules(
     assert rivals["first"] == 1
     assert rivals["nearest"] == 0
     assert not found.tables["heads"].frame["passed"].any()
+    prompts, tokens = found.tables["prompts"].frame, found.tables["tokens"].frame
+    assert list(tokens.columns[3:]) == list(found.tables["best"].frame["head"][: study.HEADS])
+    for row in prompts[: study.PROMPTS].to_dict("records"):
+        mine = tokens[tokens["prompt"] == row["prompt"]]
+        target = mine[mine["role"] == "target"]
+        assert "".join(target["token"]).strip() == row["noun"]
+        assert target.iloc[:, 3].sum() == pytest.approx(row["attention on it"], abs=1e-5)
     assert "untestable here, for the model has no language-model head" in found.answer
     assert any("no head can be told from the rule 'first'" in n for n in found.notes)
     assert found.notes[0].startswith("BLiMP (Warstadt et al. 2020): 240 pairs")

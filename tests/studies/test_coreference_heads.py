@@ -56,6 +56,22 @@ def test_a_model_that_says_nothing_is_read_linearly(found: Findings) -> None:
     )
 
 
+def test_snippets_stand_under_what_was_read(found: Findings) -> None:
+    if "sides" not in found.tables:
+        pytest.skip("nothing could be read")
+    prompts, tokens = found.tables["read"].frame, found.tables["read_tokens"].frame
+    readout = found.tables["readout"].frame.set_index("what")
+    assert prompts["correct"].mean() == pytest.approx(readout.loc["linear readout", "accuracy"])
+    assert set(prompts["antecedent"]) == {"the first name", "the second name"}
+    assert tokens.groupby("prompt").ngroups == 2 * study.PROMPTS
+
+
+def test_the_heads_shown_carry_or_look(found: Findings) -> None:
+    kinds = [study.KINDS[1], study.KINDS[0], study.KINDS[3], study.KINDS[2]]
+    table = pd.DataFrame({"layer": [3, 0, 1, 2], "head": [1, 0, 1, 2], "kind": kinds})
+    assert study.shown_heads(table, [(0, 0), (2, 2), (5, 5)]) == [(3, 1), (0, 0), (2, 2)]
+
+
 def test_averages_stand_beside_one_head(found: Findings, minilm: Subject) -> None:
     table = found.tables["averaged"].frame
     assert len(table) == 2 + minilm.n_layers

@@ -67,6 +67,14 @@ def test_a_users_gpt2_is_set_beside_the_release(folder: Path, gpt2: Subject, tmp
     assert found.tables["published_mediators"].frame["published"].tolist() == [0.055, 0.036, 0.032, 0.030]
     assert np.isfinite(found.tables["mediators"].frame["effect"]).all()
     assert len(found.tables["heads_type2"].frame) == 144
+    prompts, tokens = found.tables["prompts_type2"].frame, found.tables["tokens_type2"].frame
+    assert prompts["version"].tolist() == ["pro-stereotyped"] * 4 + ["anti-stereotyped"] * 4
+    first = tokens.columns[3]
+    for row in prompts[prompts["prompt"].isin(tokens["prompt"])].to_dict("records"):
+        mine = tokens[tokens["prompt"] == row["prompt"]]
+        on = {role: mine[first][mine["role"] == role].sum() for role in ("target", "foil 1")}
+        assert row["correct"] == float(on["target"] > on["foil 1"])
+        assert "".join(mine["token"][mine["role"] == "target"]).strip().endswith(row["who is meant"])
     type1 = next(s for s in found.sections if "type 1" in s.title)
     assert "Not measured" in type1.text[0]
     assert "causal model cannot look" in type1.text[0]

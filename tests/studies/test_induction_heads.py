@@ -23,3 +23,12 @@ def test_the_written_head_is_named_and_copying_depends_on_it() -> None:
     scores = found.tables["scores"].frame
     assert len(scores) == 32
     assert scores["picked"].sum() == 1
+    strings, tokens = found.tables["strings"].frame, found.tables["strings_tokens"].frame
+    assert strings["correct"].tolist() == [1.0] * 4
+    assert (strings["likeliest"] == strings["what followed before"]).all()
+    assert tokens.groupby("prompt")["1.0"].sum().tolist() == pytest.approx([1.0] * 4)
+    targets = tokens[tokens["role"] == "target"]
+    assert targets.groupby("prompt")["1.0"].sum().tolist() == pytest.approx([1.0] * 4, abs=1e-3)
+    assert set(zip(targets["prompt"], targets["token"], strict=True)) == set(
+        zip(strings["prompt"], strings["what followed before"], strict=True)
+    )

@@ -2,11 +2,79 @@
   "use strict";
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
+  // ---- the prompts' tokens stay, their colours are those of a line
+  function colours(figure) {
+    const lines = JSON.parse(figure.dataset.lines || "[]");
+    let shown = 0;
+    return (name) => {
+      const line = Math.max(lines.indexOf(name), 0);
+      if (line === shown) return;
+      shown = line;
+      figure.querySelector('[data-show="line"]').textContent = lines[line];
+      for (const prompt of all("[data-codes]", figure)) {
+        const codes = Uint8Array.from(atob(prompt.dataset.codes), (c) => c.charCodeAt(0));
+        const tokens = all(".strip .tok", prompt);
+        const row = codes.subarray(line * tokens.length, (line + 1) * tokens.length);
+        const sums = { target: 0, foil: 0 };
+        tokens.forEach((token, i) => {
+          const share = (row[i] / 255) ** 2;
+          token.style.setProperty("--a", (row[i] / 255).toFixed(3));
+          token.title = `≈ ${share.toFixed(3)}`;
+          const role = ["target", "foil"].find((name) => token.closest(`.${name}`));
+          if (role) sums[role] += share;
+        });
+        for (const sum of all("[data-sum]", prompt)) sum.textContent = `≈ ${sums[sum.dataset.sum].toFixed(2)}`;
+      }
+    };
+  }
+
+  // ---- a list of names of which one can be chosen
+  function buttons(figure, press) {
+    for (const choice of all(".choice", figure)) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...choice.childNodes);
+      choice.append(button);
+      button.addEventListener("click", () => press(choice.dataset.line));
+    }
+  }
+  function pressed(figure, line) {
+    for (const b of all(".choice button", figure)) b.setAttribute("aria-pressed", b.parentElement.dataset.line === line);
+  }
+
+  // ---- prompts without a figure: the head whose attention colours them, in the fragment
+  function prompts(figure) {
+    const view = figure.dataset.view;
+    const lines = JSON.parse(figure.dataset.lines);
+    const colour = colours(figure);
+    let current = lines[0];
+    function show(line) {
+      current = line;
+      colour(line);
+      pressed(figure, line);
+    }
+    function read() {
+      const given = new URLSearchParams(location.hash.slice(1));
+      if (given.get("prompts") !== view) return location.hash ? current : lines[0]; // of another part of the page
+      return lines.includes(given.get("line")) ? given.get("line") : lines[0];
+    }
+    buttons(figure, (line) => {
+      show(line);
+      location.hash = `prompts=${view}&line=${encodeURIComponent(line)}`;
+    });
+    addEventListener("hashchange", () => show(read()));
+    show(read());
+    if (new URLSearchParams(location.hash.slice(1)).get("prompts") === view) {
+      figure.querySelector("details.asked").open = true;
+      figure.scrollIntoView();
+    }
+  }
+
   function linked(figure) {
     const view = figure.dataset.view;
     const names = figure.dataset.names.split(",");
     const places = figure.dataset.places.split(",").map(Number);
-    const coloured = JSON.parse(figure.dataset.lines || "[]");
+    const colour = colours(figure);
     const stack = figure.querySelector(".stack");
     const axis = figure.querySelector(".axis");
     const every = figure.querySelector(".every");
@@ -62,39 +130,17 @@
     function setApart(line) {
       const beside = new Set(marked.filter((m) => m.dataset.line === line).map((m) => m.dataset.by));
       for (const m of marked) m.classList.toggle("dim", beside.has(m.dataset.by) && m.dataset.line !== line);
-      for (const b of all(".choice button", figure)) b.setAttribute("aria-pressed", b.parentElement.dataset.line === line);
+      pressed(figure, line);
     }
     function show(state) {
       current = state;
       mark(state.at);
       setApart(state.line);
-      colour(Math.max(coloured.indexOf(state.line), 0));
+      colour(state.line);
       behind.forEach((details, i) => {
         details.hidden = i !== state.at;
         details.open = i === state.at && state.open;
       });
-    }
-
-    // ---- the prompts' tokens stay, their colours are those of a line
-    let shown = 0;
-    function colour(line) {
-      if (line === shown) return;
-      shown = line;
-      figure.querySelector('[data-show="line"]').textContent = coloured[line];
-      for (const prompt of all("[data-codes]", figure)) {
-        const codes = Uint8Array.from(atob(prompt.dataset.codes), (c) => c.charCodeAt(0));
-        const tokens = all(".strip .tok", prompt);
-        const row = codes.subarray(line * tokens.length, (line + 1) * tokens.length);
-        const sums = { target: 0, foil: 0 };
-        tokens.forEach((token, i) => {
-          const share = (row[i] / 255) ** 2;
-          token.style.setProperty("--a", (row[i] / 255).toFixed(3));
-          token.title = `≈ ${share.toFixed(3)}`;
-          const role = ["target", "foil"].find((name) => token.closest(`.${name}`));
-          if (role) sums[role] += share;
-        });
-        for (const sum of all("[data-sum]", prompt)) sum.textContent = `≈ ${sums[sum.dataset.sum].toFixed(2)}`;
-      }
     }
 
     // ---- pointer and keys
@@ -136,15 +182,7 @@
     // ---- start
     const bounds = { role: "slider", tabindex: 0, "aria-label": axis.dataset.label, "aria-valuemin": 0, "aria-valuemax": names.length - 1 };
     for (const [name, value] of Object.entries(bounds)) axis.setAttribute(name, value);
-    for (const choice of all(".choice", figure)) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.append(...choice.childNodes);
-      choice.append(button);
-      button.addEventListener("click", () => {
-        choose({ line: current.line === choice.dataset.line ? null : choice.dataset.line });
-      });
-    }
+    buttons(figure, (line) => choose({ line: current.line === line ? null : line }));
     for (const place of all(".place", figure)) place.removeAttribute("id"); // only for pages without script
     show(read());
     if (current.open) {
@@ -154,5 +192,6 @@
   }
 
   document.documentElement.classList.add("js");
-  all("figure.linked").forEach(linked);
+  all("figure.linked:not(.prompts)").forEach(linked);
+  all("figure.prompts").forEach(prompts);
 })();

@@ -51,7 +51,8 @@ def interval(
 
     Coverage is nearer 91% than 95% with 20 clusters or fewer. Where every cluster has the same mean there is nothing to
     resample: for shares of 0 or 1 (all wrong, all right) the interval is then Clopper-Pearson's with one trial a
-    cluster, elsewhere the point itself. shares: whether the values lie between 0 and 1; nats do not.
+    cluster, elsewhere the point itself, and NaN for a single cluster, which says nothing of others. shares: whether the
+    values lie between 0 and 1; nats do not.
     """
     sums, counts = grouped
     flat = sums.reshape(-1, sums.shape[-1])
@@ -65,7 +66,7 @@ def interval(
     methods: tuple[Literal["BCa", "percentile"], ...] = ("BCa", "percentile")
     for method in methods:
         left = np.isnan(low)
-        if left.any():
+        if left.any() and len(counts) > 1:
             low[left], high[left] = _bootstrap(flat[left], counts, method, seed, level, resamples)
     return low.reshape(sums.shape[:-1]), high.reshape(sums.shape[:-1])
 
@@ -158,6 +159,6 @@ def benjamini_hochberg(p: Array) -> Array:
 
 def _constant_interval(value: float, n: int, level: float, shares: bool) -> tuple[float, float]:
     if not shares or (abs(value) > 1e-12 and abs(value - 1) > 1e-12):
-        return value, value
+        return (value, value) if n > 1 else (np.nan, np.nan)
     found = stats.binomtest(round(value * n), n).proportion_ci(level, method="exact")
     return float(found.low), float(found.high)

@@ -143,10 +143,12 @@ def prompts_part(
 
     from probe.causal.prompts import looks, words_of
 
-    measured, units = found.measured, found.measured.targets.units
     tags, judged = {item.item: item.tags for item in pairs.items}, bool(found.measured.targets.rivals)
-    on = measured["target"][heads[0]]
-    right = measured["correct"][heads[0]] if judged else (on > measured["chance"][heads[0]]).astype(float)
+    every = found.measured.targets.units
+    kept = found.measurement.nonzero()[0] if judged else range(len(every))  # not those that picked the head
+    units, at = [every[i] for i in kept], (*heads[0], list(kept))
+    on = found.measured["target"][at]
+    right = found.measured["correct"][at] if judged else (on > found.measured["chance"][at]).astype(float)
     nouns = [tags[unit.item]["head"] for unit in units]
     items = [unit.item for unit in units]
     prompts = pd.DataFrame({"prompt": items, "correct": right, "noun": nouns, "attention on it": on})

@@ -98,12 +98,13 @@ def asked_section(
     prompts = answered(subject, asked)
     prompts.insert(0, "pronoun", prompts["prompt"].map(pronouns))
     share = prompts.groupby("pronoun")["correct"].mean()
+    each = ", ".join(f"{value:.2f} after `{pronoun}`" for pronoun, value in share.items())
     heads = shown_heads(table, first)
     return probe.Section(
         "What was asked",
         (
             f"The right name is the likelier in {prompts['correct'].mean():.2f} of {len(prompts)} prompts "
-            f"({share['he']:.2f} after `he`, {share['she']:.2f} after `she`): a model may prefer one name throughout "
+            f"({each}): a model may prefer one name throughout "
             "and still move with the pronoun, which is what the nats above measure.",
         ),
         (

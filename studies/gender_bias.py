@@ -148,8 +148,8 @@ def prompts_part(
         tables.append(mine)
         tokens.append(looks(subject, shown, heads, words_of(subject, dataset, shown)))
     caption = (
-        f"The first sentences, in both versions. Right: {head_names(heads)[0]}, which the stereotype moves most, gives "
-        "more attention to the one who is meant than to the other."
+        f"The first sentences, in both versions. Right: {head_names(heads)[0]}, the head with the largest difference "
+        "between them, gives more attention to the one who is meant than to the other."
     )
     return [
         probe.Table(f"prompts_{name}", pd.concat(tables, ignore_index=True), "Each sentence.", shown=False),

@@ -34,7 +34,7 @@ class Size(NamedTuple):
 
 
 SIZE = {
-    "quick": Size({10: 8}, (10, 2), (256,), 3, 4, 6, (1000,)),
+    "quick": Size({10: 8}, (10, 2), (256,), 4, 4, 6, (1000,)),
     "full": Size({10: 30, 40: 12}, (10, 8), (256, 512, 1024), 6, 10, 24, (1000, 2000, 4000, 8000)),
 }
 PLACES = {10: (0, 2, 5, 7, 9), 40: (0, 10, 20, 30, 39)}
@@ -68,7 +68,7 @@ def haystack(subject: Subject, *, profile: str = "quick", seed: int = 0) -> prob
     pairs, added = json_answers(subject, in_json)
     short, words = of_length(hidden[AMONG], size.lengths[0]), next(iter(in_json))
     views = [
-        behind(subject, asked, answered, prefix, f"half of the {what}", x_label, seed)
+        behind(subject, asked, answered, prefix, what, x_label, seed)
         for asked, answered, prefix, what, x_label in (
             (in_json[words], pairs[pairs["phrasing"] == words], "words_", f"lists of {words}", "index of the pair"),
             (short, by_index.answers(subject, short), "hidden_", f"texts, {AMONG}", "depth in the text, %"),
@@ -186,7 +186,8 @@ def behind(
         (accuracy(curve(half.shown, "correct", seed=seed), candidates), looks),
         asked_for(half.shown, dataset),
         tokens(subject, dataset, half.first(PROMPTS), half.chosen),
-        caption=f"Accuracy and attention on the same {len(half.shown)} questions: {what}.",
+        caption=f"Accuracy and attention on the same {len(half.shown)} questions: {half.shown['list'].nunique()} of "
+        f"{found['list'].nunique()} {what}, those that chose no head. Intervals are over these.",
         shown="Prompts of the first of these, right or wrong. Probabilities are among the values that could be meant.",
         x_label=x_label,
         prefix=prefix,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from probe.subject import Subject
 
 HEADS = 8
-PROMPTS = 4  # strings shown
+STRINGS, LOOKERS = 4, 4  # shown, and the heads whose attention is
 SIZES = {"quick": (4, 20), "full": (24, 100)}  # strings in each half, random groups
 
 
@@ -144,12 +144,13 @@ def strings_section(subject: Subject, found: Confirmed, strings: int, seed: int)
         row = next(row for row in unit.rows if row.query == (at,))
         ((_, seen),) = subject.captured([string.ids[: at + 1]], ["logits"], batch_size=1)
         p = seen["logits"][0, at].float().softmax(-1)
-        word, choice = (subject.tokenizer.decode([i]) for i in (string.ids[at + 1], int(p.argmax())))
-        rows.append((unit.item, float(word == choice), word, float(p[string.ids[at + 1]]), choice))
+        wanted, best = string.ids[at + 1], int(p.argmax())
+        texts = [subject.tokenizer.decode([i]) for i in (wanted, best)]
+        rows.append((unit.item, float(wanted == best), texts[0], float(p[wanted]), texts[1]))
         units.append(dataclasses.replace(unit, ids=string.ids[: at + 1], rows=(row,)))
     prompts = pd.DataFrame(rows, columns=["prompt", "correct", "what followed before", "its probability", "likeliest"])
-    words = {unit.item: [subject.tokenizer.decode([i]) for i in unit.ids] for unit in units[:PROMPTS]}
-    heads = list(found.heads[:PROMPTS])
+    shown, heads = units[:STRINGS], list(found.heads[:LOOKERS])
+    words = {unit.item: spaced([subject.tokenizer.decode([i]) for i in unit.ids]) for unit in shown}
     return probe.Section(
         "What is copied",
         (
@@ -158,7 +159,7 @@ def strings_section(subject: Subject, found: Confirmed, strings: int, seed: int)
         ),
         (
             probe.Table("strings", prompts, "Each string that did not pick heads.", digits=2, shown=False),
-            probe.Table("strings_tokens", looks(subject, units[:PROMPTS], heads, words), "Tokens.", shown=False),
+            probe.Table("strings_tokens", looks(subject, shown, heads, words), "Tokens.", shown=False),
             probe.Asked(
                 "strings_prompts",
                 probe.Prompts(
@@ -169,3 +170,8 @@ def strings_section(subject: Subject, found: Confirmed, strings: int, seed: int)
             ),
         ),
     )
+
+
+def spaced(words: list[str]) -> list[str]:
+    """Words with a space before each, which some tokenizers leave out of a token that is decoded alone."""
+    return [word if word.startswith(" ") else f" {word}" for word in words]

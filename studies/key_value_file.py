@@ -28,7 +28,8 @@ PROMPTS = 2  # lists whose prompts are shown
 class Seen(NamedTuple):
     """The answers to every question, and what heads do while the value is written; the same under a key that is not
     there. held: questions of lists that chose no heads. chosen: heads, by the value step on the other half. prompts:
-    the questions held of the shortest lists; tokens: those of a few, with the attention of the heads chosen.
+    the questions held of the shortest lists; tokens: those of a few, with the attention of the heads chosen, or why
+    there are none.
     """
 
     asked: Retrieved
@@ -36,7 +37,7 @@ class Seen(NamedTuple):
     held: npt.NDArray[np.bool_]
     chosen: list[tuple[int, int]]
     prompts: pd.DataFrame
-    tokens: pd.DataFrame
+    tokens: pd.DataFrame | str
 
 
 @probe.study(models=("smollm2",), needs_data=True)
@@ -92,6 +93,7 @@ def watch(subject: Subject, sets: dict[int, Dataset], without: dict[int, Dataset
     from probe.causal.prompts import tokens
     from probe.causal.retrieval import forced
     from probe.causal.sweep import highest
+    from probe.errors import DataError, UnknownName
 
     asked = forced(subject, [one for dataset in sets.values() for one in lookups(subject, dataset)])
     absent = forced(subject, [one for dataset in without.values() for one in lookups(subject, dataset)])
@@ -103,7 +105,12 @@ def watch(subject: Subject, sets: dict[int, Dataset], without: dict[int, Dataset
         {"index": shortest["index"], "prompt": shortest["item"], "correct": shortest["found"].astype(float)}
     )
     few = shortest["item"][shortest["list"].isin(sorted(set(shortest["list"]))[:PROMPTS])]
-    return Seen(asked, absent, held, chosen, prompts, tokens(subject, sets[min(sets)], list(few), chosen))
+    read: pd.DataFrame | str
+    try:
+        read = tokens(subject, sets[min(sets)], list(few), chosen)
+    except (DataError, UnknownName) as error:  # a value that shares a token with what stands before it, say
+        read = str(error)
+    return Seen(asked, absent, held, chosen, prompts, read)
 
 
 def answer(subject: Subject, found: pd.DataFrame, shape: pd.DataFrame, seen: Seen) -> str:

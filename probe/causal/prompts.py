@@ -24,11 +24,13 @@ def tokens(subject: Subject, dataset: Dataset, items: Sequence[str], heads: Sequ
     ..., "query" for the last one, or ""), and for each head "layer.head" its attention from the last one, 0 to 1.
 
     items: which prompts. heads: (layer, head). Raises UnknownName for an item that is not in the data set or cannot be
-    measured, DataError for one that asks nothing or whose answer changes the tokens before it, UnsupportedModel for a
-    model that sees later tokens.
+    measured, DataError for one that asks nothing or whose answer changes the tokens before it, and where no item or no
+    head is given, UnsupportedModel for a model that sees later tokens.
     """
     if not subject.is_causal:
         raise UnsupportedModel(f"{subject.name} sees later tokens: it does not answer from the last one of a prompt.")
+    if not items or not heads:
+        raise DataError(f"there is no {'prompt' if not items else 'head'} to show.")
     units = {unit.item: unit for unit in subject.bind(dataset).units}
     if strangers := [name for name in items if name not in units]:
         raise UnknownName.of(f"item of {dataset.name} that can be measured,", strangers[0], units)
@@ -55,8 +57,11 @@ def looks(
     """One row a token of each unit's prompt, as from `tokens`, with attention from the query of its first row (the mean
     over its pieces), which is marked, too: as these units are measured, encoders' as well.
 
-    words: the item's name -> the text of each of its tokens (`words_of`). Raises DataError for another number of those.
+    words: the item's name -> the text of each of its tokens (`words_of`). Raises DataError for another number of those,
+    and where no unit or no head is given.
     """
+    if not units or not heads:
+        raise DataError(f"there is no {'prompt' if not units else 'head'} to show.")
     parts, layers = [], sorted({layer for layer, _ in heads})
     for unit in units:
         if len(words[unit.item]) != len(unit.ids):

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from probe.report import strips
 from probe.report.html import environment
+from probe.report.labels import value_text
 from probe.report.numbers import count
 from probe.report.strips import Piece
 from probe.report.tables import Groups, about, coloured
@@ -106,7 +107,7 @@ def behind(
 def listed(part: Asked, tables: dict[str, Table], room: int = ROOM) -> Listed:
     """The prompts of a section, for each value of the column that they are told apart by."""
     values = [] if part.by is None else list(dict.fromkeys(tables[part.prompts.table].frame[part.by]))
-    places = [(value, f"{part.by}: {cell(value, tables[part.prompts.table].digits)}", "") for value in values]
+    places = [(value, f"{part.by}: {value_text(value)}", "") for value in values]
     return Listed(part.name, _behind(part.prompts, tables, part.by, places or [(None, "", "")], "head", room))
 
 
@@ -133,7 +134,7 @@ def _behind(
         prompts.caption,
         by,
         lines,
-        tuple(kind for kind in KINDS if tokens["role"].str.startswith(kind).any()),
+        tuple(kind for kind in KINDS if any(role.startswith(kind) for role in tokens["role"])),
         tuple(
             Place(title, id_, tally(here["correct"]), tuple(kept), _left_out(len(here) - len(kept), asked.name))
             for (_, title, id_), here, kept in zip(places, at, fitting(made, room), strict=True)

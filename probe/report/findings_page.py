@@ -1,5 +1,5 @@
 """The page of a folder of findings: an answer, and sections of text, tables, figures and listings. It has a script only
-where figures are linked.
+where figures are linked, or prompts shown.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import pandas as pd
 
 from probe.errors import ResultsError, UnknownName
-from probe.runner.parts import Asked, Linked, Plot, Prompts, Table, check_column, check_once, holds_numbers
+from probe.runner.parts import MOST_BY, Asked, Linked, Plot, Prompts, Table, check_column, check_once, holds_numbers
 
 ASKED = ("prompt", "correct")
 """Columns of the table of prompts, beside the view's x."""
@@ -62,8 +62,16 @@ def check_asked(part: Asked, tables: Mapping[str, Table]) -> None:
     """Raises UnknownName or ResultsError, naming the part, if its prompts cannot be shown."""
     who = f"the list of prompts {part.name!r}"
     check_prompts(who, part.prompts, tables, () if part.by is None else (part.by,))
-    if part.by is not None and tables[part.prompts.table].frame[part.by].isna().any():
+    if part.by is None:
+        return
+    table = tables[part.prompts.table]
+    values = table.frame[part.by]
+    if values.isna().any():
         raise ResultsError(f"{who} is told apart by the column {part.by!r}, in which some values are missing.")
+    if not all(isinstance(value, Hashable) for value in values):
+        raise ResultsError(f"{who} is told apart by the column {part.by!r}, which holds more than numbers and texts.")
+    if (n := values.nunique()) > MOST_BY:
+        raise ResultsError(f"{who} is told apart by {n} values of {part.by!r}; {MOST_BY} can be.")
 
 
 def check_prompts(who: str, prompts: Prompts, tables: Mapping[str, Table], more: tuple[str, ...]) -> None:
@@ -111,4 +119,4 @@ def _check_behind(view: Linked, prompts: Prompts, tables: Mapping[str, Table], p
 
 def _within(column: pd.Series, slack: float) -> bool:
     """Whether all are numbers from 0 to 1."""
-    return holds_numbers(column) and bool(column.between(0, 1 + slack).all())
+    return holds_numbers(column) and bool(column.notna().all() and column.between(0, 1 + slack).all())

@@ -36,7 +36,7 @@ def accuracy(frame: pd.DataFrame, n: int) -> Panel:
 def over_index(
     panels: Sequence[Panel],
     asked: pd.DataFrame,
-    tokens: pd.DataFrame,
+    tokens: pd.DataFrame | str,
     *,
     caption: str,
     shown: str,
@@ -45,10 +45,10 @@ def over_index(
 ) -> tuple[Part, ...]:
     """The tables of every panel and of the prompts, and the `probe.Linked` over them.
 
-    panels: two or more, from above. asked: `probe.causal.prompts.asked`, the questions of the first panel. tokens:
-    `probe.causal.prompts.tokens` of some of them, with heads that are lines of a panel. caption: what is to be seen,
-    with n. shown: which prompts are shown. prefix: before the names of tables and figures, where a page has several
-    views.
+    panels: two or more, from above. asked: `probe.causal.prompts.asked_for`, the questions of the first panel. tokens:
+    `probe.causal.prompts.tokens` of some of them, with heads that are lines of a panel; or, as text, why there are
+    none. caption: what is to be seen, with n. shown: which prompts are shown. prefix: before the names of tables and
+    figures, where a page has several views.
     """
     plots = [
         Plot(
@@ -67,9 +67,16 @@ def over_index(
         )
         for panel in panels
     ]
+    table = f"{prefix}tokens"
+    read, prompts = [], None
+    if isinstance(tokens, str):
+        caption = f"{caption} Their prompts cannot be shown: {tokens}"
+    else:
+        read = [Table(table, tokens, "Tokens of some, with where heads look.", shown=False)]
+        prompts = Prompts(f"{prefix}prompts", table, shown)
     return (
         *(Table(f"{prefix}{panel.table}", panel.frame, panel.about, shown=False) for panel in panels),
         Table(f"{prefix}prompts", asked, "Each of these questions, and what was answered.", digits=2, shown=False),
-        Table(f"{prefix}tokens", tokens, "Tokens of some, with where heads look.", shown=False),
-        Linked(f"{prefix}by_index", tuple(plots), caption, Prompts(f"{prefix}prompts", f"{prefix}tokens", shown)),
+        *read,
+        Linked(f"{prefix}by_index", tuple(plots), caption, prompts),
     )

@@ -1,4 +1,6 @@
-"""What a section of findings is made of: tables, figures, listings, and figures linked with the prompts behind them."""
+"""What a section of findings is made of: tables, figures, listings, prompts, and figures linked with the prompts
+behind them.
+"""
 
 from __future__ import annotations
 

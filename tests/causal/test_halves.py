@@ -11,6 +11,7 @@ from probe.causal import by_index
 from probe.causal.halves import Halves, halves
 from probe.causal.lookups import facts
 from probe.data.texts import Dataset
+from probe.errors import DataError
 from probe.subject import Subject
 
 LISTS, INDICES = 4, 3
@@ -61,6 +62,15 @@ def test_curves_are_means_over_the_lists_that_are_shown(half: Halves) -> None:
 def test_the_first_items_are_those_of_lists_that_are_shown(half: Halves) -> None:
     assert half.first(1) == list(half.shown["item"][:INDICES])
     assert half.first(9) == list(half.shown["item"])
+
+
+def test_one_list_has_no_interval_and_no_head_no_curve(half: Halves) -> None:
+    one = half.shown[half.shown["list"] == half.shown["list"].iloc[0]]
+    table = by_index.curves(one, {"0.0": np.full(len(one), 0.25)})
+    assert table["value"].tolist() == [0.25] * INDICES
+    assert table[["low", "high"]].isna().all(axis=None)
+    with pytest.raises(DataError, match="no head"):
+        by_index.curves(one, {})
 
 
 def test_curves_of_several_measures_keep_their_names() -> None:

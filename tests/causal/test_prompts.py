@@ -107,6 +107,16 @@ def test_words_of_another_prompt_are_refused(minilm: Subject, sentences: Dataset
         looks(minilm, [unit], [(0, 0)], {unit.item: ["one"]})
 
 
+def test_nothing_to_show_is_said(minilm: Subject, smollm2: Subject, sentences: Dataset, asked: Dataset) -> None:
+    (unit, *_) = minilm.bind(sentences).units
+    with pytest.raises(DataError, match="no prompt to show"):
+        looks(minilm, [], [(0, 0)], {})
+    with pytest.raises(DataError, match="no head to show"):
+        looks(minilm, [unit], [], {})
+    with pytest.raises(DataError, match="no prompt to show"):
+        tokens(smollm2, asked, [], HEADS)
+
+
 def test_what_is_answered_is_what_the_models_own_logits_say(smollm2: Subject, asked: Dataset) -> None:
     table = answered(smollm2, asked).set_index("prompt")
     assert list(table.index) == [item.item for item in asked.items]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import probe
@@ -50,6 +51,17 @@ def test_it_is_public_and_kept_as_it_is(make_findings: Make, tmp_path: Path) -> 
         (PART, {"index": None}, "the list of prompts 'shown' is told apart by the column 'index', in which some"),
         (PART, {"correct": 1.5}, "the list of prompts 'shown' reads the column 'correct', which goes from 0 (wrong)"),
         (PART, {"prompt": "one"}, "the table 'asked' has more than one row at prompt = one."),
+        (
+            PART,
+            {"correct": pd.array([None] * 16, dtype="Float64")},
+            "the list of prompts 'shown' reads the column 'corr",
+        ),
+        (
+            PART,
+            {"index": [[k] for k in range(16)]},
+            "the list of prompts 'shown' is told apart by the column 'index', w",
+        ),
+        (PART, {"index": range(16)}, "the list of prompts 'shown' is told apart by 16 values of 'index'; 8 can be."),
         (replace(PART, name="asked"), {}, "'asked' names more than one table or figure."),
     ],
 )
@@ -57,6 +69,19 @@ def test_what_cannot_be_shown_is_refused_by_name(part: Asked, change: dict[str, 
     with pytest.raises((UnknownName, ResultsError)) as error:
         of(part, **change)
     assert str(error.value).startswith(said)
+
+
+def test_a_list_of_which_no_prompt_has_tokens_is_counted(make_findings: Make, tmp_path: Path) -> None:
+    nothing = Table("words", pd.DataFrame({"prompt": [], "token": [], "role": []}), "", shown=False)
+    made = Findings("So.", (Section("One", (), (of().tables["asked"], nothing, PART)),))
+    html = write_report(make_findings(tmp_path / "run", made)).read_text(encoding="utf-8")
+    assert "4 more prompts asked here are in table-asked.parquet." in html
+
+
+def test_groups_that_look_alike_when_rounded_are_told_apart() -> None:
+    made = of(replace(PART, by="close"), per_place=3, close=[0.101 + 0.001 * (k % 4) for k in range(16)])
+    shown = listed(replace(PART, by="close"), made.tables).behind
+    assert [place.title for place in shown.places] == ["close: 0.101", "close: 0.102", "close: 0.103", "close: 0.104"]
 
 
 def test_each_value_has_its_prompts_and_its_tally() -> None:
@@ -89,9 +114,11 @@ def test_colours_are_the_first_heads_and_every_heads_codes_are_there() -> None:
 
 def test_the_page_has_it_with_its_script_and_within_its_room(make_findings: Make, tmp_path: Path) -> None:
     html = write_report(make_findings(tmp_path / "run", of(per_place=9))).read_text(encoding="utf-8")
-    assert html.count('<figure class="linked prompts"') == 1
+    assert html.count('<figure class="linked prompts" role="group" aria-label="Prompts"') == 1
     assert "script-src 'sha256-" in html
     assert "one byte each" in html
     assert html.count('<details class="asked">') == 4
-    long = of(replace(PART, by=None), per_place=30, words=HOSTILE)
-    assert listed(replace(PART, by=None), long.tables, 20_000).behind.size <= 20_000 < ROOM
+    many = of(per_place=9, words=HOSTILE)
+    whole, cut = (listed(PART, many.tables, room).behind for room in (ROOM, 9_000))
+    assert cut.size <= 9_000 < whole.size
+    assert 0 < sum(len(place.prompts) for place in cut.places) < sum(len(place.prompts) for place in whole.places)

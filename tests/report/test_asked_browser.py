@@ -60,10 +60,17 @@ def test_a_head_is_chosen_and_a_link_points_at_it(
 
 
 def test_a_link_opens_the_prompts_under_the_head(report: Path, findings: Findings, visit: Callable[..., Visit]) -> None:
-    visited = visit(report, "#prompts=shown&line=9.0")
-    check_colours(visited, findings, HEADS[2])
-    assert visited.page.locator(".example:visible").count() == 2, "the first ones; others are folded away"
-    assert visited.page.locator("figure.prompts").evaluate("f => f.getBoundingClientRect().top < innerHeight")
+    size = {"width": 900, "height": 200}
+    below = "f => f.getBoundingClientRect().top > innerHeight"
+    page = visit(report, viewport=size).page
+    assert page.locator("figure.prompts").evaluate(below)
+    assert page.locator(".example:visible").count() == 0
+    page.evaluate("location.hash = '#prompts=shown&line=9.0'")
+    until(page, "document.querySelector('details.asked').open")
+    for visited in (Visit(page), visit(report, "#prompts=shown&line=9.0", viewport=size)):
+        check_colours(visited, findings, HEADS[2])
+        assert visited.page.locator(".example:visible").count() >= 2
+        assert not visited.page.locator("figure.prompts").evaluate(below)
 
 
 @pytest.mark.parametrize("fragment", ["#prompts=shown&line=7.7", "#prompts=other&line=9.0", "#line=9.0"])

@@ -29,6 +29,9 @@ def test_a_set_with_a_noun_between_is_judged_beside_its_rules(
     assert not found.tables["heads"].frame["passed"].any()
     prompts, tokens = found.tables["prompts"].frame, found.tables["tokens"].frame
     assert list(tokens.columns[3:]) == list(found.tables["best"].frame["head"][: study.HEADS])
+    best = found.tables["best"].frame.iloc[0]
+    assert prompts["correct"].mean() == pytest.approx(best["accuracy"], abs=0.05), "the mean over nouns, there"
+    assert len(prompts) == found.tables["heads"].frame["n_units"].iloc[0]
     for row in prompts[: study.PROMPTS].to_dict("records"):
         mine = tokens[tokens["prompt"] == row["prompt"]]
         target = mine[mine["role"] == "target"]
@@ -45,3 +48,7 @@ def test_a_set_without_one_is_described(shared_data: Path, tmp_path: Path, minil
     assert list(best.columns) == ["head", "attention on the noun", "low", "high", "chance"]
     assert "its attention on the noun is" in found.answer
     assert "rivals" not in found.tables
+    prompts = found.tables["prompts"].frame
+    assert len(prompts) == found.tables["heads"].frame["n_units"].iloc[0]
+    assert set(prompts["correct"]) == {0.0, 1.0}
+    assert prompts["attention on it"][prompts["correct"] == 1].min() > 0

@@ -30,5 +30,5 @@ def test_the_written_head_is_named_and_copying_depends_on_it() -> None:
     targets = tokens[tokens["role"] == "target"]
     assert targets.groupby("prompt")["1.0"].sum().tolist() == pytest.approx([1.0] * 4, abs=1e-3)
     assert set(zip(targets["prompt"], targets["token"], strict=True)) == set(
-        zip(strings["prompt"], strings["what followed before"], strict=True)
+        zip(strings["prompt"], " " + strings["what followed before"], strict=True)
     )

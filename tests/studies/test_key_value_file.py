@@ -81,6 +81,24 @@ def test_the_prompts_stand_under_their_answers(found: Findings) -> None:
     assert "2 lists of 3 pairs" in view.caption
 
 
+def test_values_that_share_a_token_with_the_quotation_mark_are_measured_and_not_shown(
+    path: Path, tmp_path: Path, smollm2: Subject
+) -> None:
+    marked = tmp_path / path.name
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        row["ordered_kv_records"] = [[key, f"-{value}"] for key, value in row["ordered_kv_records"]]
+        row["value"] = f"-{row['value']}"
+    marked.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(study.LISTS, "quick", {3: 4})
+        made = study.key_value_file(smollm2, data=marked)
+    (view,) = made.views
+    assert view.prompts is None
+    assert "Their prompts cannot be shown: " in view.caption
+    assert set(made.tables["accuracy"].frame["lists"]) == {4}
+
+
 def test_a_file_with_too_few_pairs_says_so(path: Path, smollm2: Subject) -> None:
     with pytest.raises(DataError, match=r"n=5 of its 4 pairs; allowed are 2 to 4"):
         study.key_value_file(smollm2, data=path)

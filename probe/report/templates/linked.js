@@ -48,6 +48,7 @@
     const lines = JSON.parse(figure.dataset.lines);
     const colour = colours(figure);
     let current = lines[0];
+    let written = null; // the fragment of which the page is still to hear
     function show(line) {
       current = line;
       colour(line);
@@ -61,13 +62,20 @@
     buttons(figure, (line) => {
       show(line);
       location.hash = `prompts=${view}&line=${encodeURIComponent(line)}`;
+      written = location.hash;
     });
-    addEventListener("hashchange", () => show(read()));
-    show(read());
-    if (new URLSearchParams(location.hash.slice(1)).get("prompts") === view) {
+    function open() {
+      if (new URLSearchParams(location.hash.slice(1)).get("prompts") !== view || location.hash === written) return;
       figure.querySelector("details.asked").open = true;
       figure.scrollIntoView();
     }
+    addEventListener("hashchange", () => {
+      show(read());
+      open();
+      written = null;
+    });
+    show(read());
+    open();
   }
 
   function linked(figure) {

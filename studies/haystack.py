@@ -175,6 +175,7 @@ def behind(
 
     half = halves(subject, dataset, found, SHOWN)
     candidates = 1 + len(subject.bind(dataset).units[0].answer.wrong)
+    about = f"Share of questions in which the value asked for is the likeliest of the {candidates} it could be."
     looks = Panel(
         "mass",
         half.curves(SHOWN, seed=seed),
@@ -183,7 +184,7 @@ def behind(
         "attention",
     )
     return over_index(
-        (accuracy(curve(half.shown, "correct", seed=seed), candidates), looks),
+        (accuracy(curve(half.shown, "correct", seed=seed), candidates, about), looks),
         asked_for(half.shown, dataset),
         tokens(subject, dataset, half.first(PROMPTS), half.chosen),
         caption=f"Accuracy and attention on the same {len(half.shown)} questions: {half.shown['list'].nunique()} of "

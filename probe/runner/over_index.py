@@ -27,10 +27,13 @@ class Panel:
     marks: Mapping[str, float] = field(default_factory=dict)
 
 
-def accuracy(frame: pd.DataFrame, n: int) -> Panel:
+IN_LIST = "Share of lists in which the value asked for is the likeliest of those in the list."
+
+
+def accuracy(frame: pd.DataFrame, n: int, caption: str = IN_LIST) -> Panel:
     """The panel of forced choices among n values."""
-    about = f"Share of questions in which the value asked for is the likeliest of the {n} that it stands among."
-    return Panel("watched", frame, "Accuracy of the same questions.", about, "accuracy", "phrasing", {"chance": 1 / n})
+    about, marks = "Accuracy of the same questions.", {"chance": 1 / n}
+    return Panel("watched", frame, about, caption, "accuracy", "phrasing", marks)
 
 
 def over_index(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
+import probe
+from probe.causal.linear_readout import Readout
+from probe.data.coreference_templates import MALE
 from probe.runner.findings import Findings
 from probe.studies import coreference_heads as study
 from probe.subject import Subject
@@ -56,13 +61,48 @@ def test_a_model_that_says_nothing_is_read_linearly(found: Findings) -> None:
     )
 
 
-def test_snippets_stand_under_what_was_read(found: Findings) -> None:
-    if "sides" not in found.tables:
-        pytest.skip("nothing could be read")
-    prompts, tokens = found.tables["read"].frame, found.tables["read_tokens"].frame
-    readout = found.tables["readout"].frame.set_index("what")
-    assert prompts["correct"].mean() == pytest.approx(readout.loc["linear readout", "accuracy"])
+def test_snippets_stand_under_what_was_read(minilm: Subject, snippets: Path) -> None:
+    """Whatever a readout says: here that the first candidate is the one, but for the last, on which it says nothing."""
+    dataset = probe.data.gap(snippets)
+    units = tuple(u for u in minilm.bind(dataset).units if len(u.rows) == 1 and len(u.rows[0].foils) == 1)[:24]
+    first = {item.item: item.tags["right"] == "first" for item in dataset.items}
+    odds = np.array([1.5 if first[u.item] else -1.5 for u in units[:-1]] + [0.0])
+    nothing = dict.fromkeys(("accuracy", "low", "high", "rival_accuracy", "more", "more_low", "more_high"), 0.0)
+    readout = Readout(units, 5, odds, odds, odds, rival="nearest", reason=None, **nothing)
+    parts = study.read_section(minilm, dataset, readout, [(2, 1), (0, 3)]).parts
+    prompts, tokens = parts[0].frame, parts[1].frame
+    right = prompts.set_index("prompt")["correct"].to_dict()
+    assert right.pop(units[-1].item) == 0.5
+    assert right == {u.item: float(first[u.item]) for u in units[:-1]}
     assert set(prompts["antecedent"]) == {"the first name", "the second name"}
+    shown = dict.fromkeys(tokens["prompt"])
+    assert len(shown) == 2 * study.PROMPTS
+    assert list(tokens.columns[3:]) == ["2.1", "0.3"]
+    texts = {item.item: item for item in dataset.items}
+    for name in shown:
+        mine = tokens[tokens["prompt"] == name]
+        item = texts[name]
+        assert "".join(mine["token"][mine["role"] == "target"]).strip() == item.target.text(item.text)
+        assert "".join(mine["token"][mine["role"] == "query"]).strip() == item.query.text(item.text)
+
+
+def test_what_was_asked_stands_under_the_nats(smollm2: Subject) -> None:
+    asked = probe.data.asked_names(2)
+    asked = replace(asked, items=asked.items[:8])
+    table = pd.DataFrame({"layer": [25, 3], "head": [1, 0], "kind": [study.KINDS[1], study.KINDS[3]]})
+    section = study.asked_section(smollm2, asked, table, [(9, 4), (11, 3), (0, 0)])
+    prompts, tokens = section.parts[0].frame, section.parts[1].frame
+    answers = {i.item: (i.question.right, i.question.wrong[0]) for i in asked.items}
+    share = {}
+    for row in prompts.to_dict("records"):
+        right, wrong = answers[row["prompt"]]
+        assert row["pronoun"] == ("he" if right in MALE else "she")
+        assert row["likeliest"] == (right if row["correct"] else wrong)
+        assert (row["its probability"] > 0.5) == (row["correct"] == 1)
+        share.setdefault(row["pronoun"], []).append(row["correct"])
+    he, she = (sum(share[p]) / len(share[p]) for p in ("he", "she"))
+    assert f"({he:.2f} after `he`, {she:.2f} after `she`)" in section.text[0]
+    assert list(tokens.columns[3:]) == ["25.1", "9.4", "11.3"]
     assert tokens.groupby("prompt").ngroups == 2 * study.PROMPTS
 
 

@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from probe.report import strips
 from probe.report.html import environment
-from probe.report.labels import value_text
 from probe.report.numbers import count
 from probe.report.strips import Piece
 from probe.report.tables import Groups, about, coloured
@@ -107,8 +106,13 @@ def behind(
 def listed(part: Asked, tables: dict[str, Table], room: int = ROOM) -> Listed:
     """The prompts of a section, for each value of the column that they are told apart by."""
     values = [] if part.by is None else list(dict.fromkeys(tables[part.prompts.table].frame[part.by]))
-    places = [(value, f"{part.by}: {value_text(value)}", "") for value in values]
+    places = [(value, f"{part.by}: {_plainly(value)}", "") for value in values]
     return Listed(part.name, _behind(part.prompts, tables, part.by, places or [(None, "", "")], "head", room))
+
+
+def _plainly(value: object) -> str:
+    """A value that prompts are told apart by; a number in full, so that no two look alike."""
+    return f"{value:.12g}" if isinstance(value, float | np.floating) else cell(value, 0)
 
 
 def _behind(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +78,16 @@ def test_a_list_of_which_no_prompt_has_tokens_is_counted(make_findings: Make, tm
     made = Findings("So.", (Section("One", (), (of().tables["asked"], nothing, PART)),))
     html = write_report(make_findings(tmp_path / "run", made)).read_text(encoding="utf-8")
     assert "4 more prompts asked here are in table-asked.parquet." in html
+
+
+def test_groups_may_be_texts_and_truths(make_findings: Make, tmp_path: Path) -> None:
+    """Each is written as a page of its own, in a Python that drew nothing before."""
+    for number, values in enumerate((["he", "she - 彼女"] * 8, [True, False] * 8)):
+        folder = make_findings(tmp_path / str(number), of(replace(PART, by="kind"), kind=values))
+        code = f"from probe.report import write_report; from pathlib import Path; write_report(Path({str(folder)!r}))"
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+        titles = re.findall(r"<summary>kind: (.+?): \d+ of 8 right", (folder / "report.html").read_text("utf-8"))
+        assert titles == [["he", "she - 彼女"], ["yes", "no"]][number]
 
 
 def test_groups_that_look_alike_when_rounded_are_told_apart() -> None:

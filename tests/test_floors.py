@@ -178,7 +178,7 @@ def test_public_names_are_sorted_and_complete() -> None:
 
 
 def test_an_unknown_public_name_lists_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'lode'; it has Capture, .*load"):
+    with pytest.raises(AttributeError, match=r"no attribute 'lode'; it has Asked, .*load"):
         probe.lode  # noqa: B018
 
 

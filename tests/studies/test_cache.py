@@ -63,10 +63,12 @@ def rows(found: probe.Findings, table: str) -> list[dict[str, object]]:
     return found.tables[table].frame.to_dict("records")
 
 
-def test_the_cache_changes_no_choice_and_logits_only_in_their_last_digits(found: probe.Findings) -> None:
+def test_the_cache_changes_no_choice_and_logits_only_in_their_last_digits(found: probe.Findings, tiny: Subject) -> None:
+    """In float32 these are a millionth of the largest logit (the tiny GPT's reach 16 or so; 1.06e-5 has been seen)."""
+    largest = float(tiny.run(["the cat saw the dog ."], sites=["logits"])["logits"].abs().max())
     for row in rows(found, "identical"):
         assert row["same choice"] == row["new tokens"] == 4
-        assert 0 <= row["largest logit difference"] < 1e-5
+        assert 0 <= row["largest logit difference"] < 1e-6 * max(10.0, largest)
         assert row["smallest margin"] > 0
     assert "makes the same choice at 16 of 16 steps (4 prompts)" in found.answer
 

@@ -73,17 +73,13 @@ def curve(table: pd.DataFrame, column: str, *, shares: bool = True, seed: int = 
     return pd.DataFrame(rows, columns=["n", "phrasing", "index", "value", "low", "high", "lists"])
 
 
-def curves(
-    table: pd.DataFrame, values: Mapping[str, npt.NDArray[np.float64]], *, shares: bool = True, seed: int = 0
-) -> pd.DataFrame:
-    """`curve` of several measures of the same questions, one below the other. values: head -> (question,); its name is
-    in the column `head`. Raises DataError for none.
+def curves(table: pd.DataFrame, values: Mapping[str, npt.NDArray[np.float64]], *, seed: int = 0) -> pd.DataFrame:
+    """`curve` of several measures of the same questions, one below the other. values: head -> (question,), from 0 to 1;
+    its name is in the column `head`. Raises DataError for none.
     """
     if not values:
         raise DataError("there is no head whose curve could be drawn.")
-    lines = [
-        curve(table.assign(own=own), "own", shares=shares, seed=seed).assign(head=head) for head, own in values.items()
-    ]
+    lines = [curve(table.assign(own=own), "own", seed=seed).assign(head=head) for head, own in values.items()]
     return pd.concat(lines, ignore_index=True)
 
 

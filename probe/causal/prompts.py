@@ -43,8 +43,8 @@ def tokens(subject: Subject, dataset: Dataset, items: Sequence[str], heads: Sequ
         if unit.ids[: len(encoded)] != encoded.ids:
             raise DataError(f"the answer to {name} changes the tokens before it, so roles have no place.")
         attention = {
-            f"{layer}.{head}": run["pattern", layer][number, head, 0, : len(encoded)].float().cpu().numpy()
-            for layer, head in heads
+            head_name: run["pattern", layer][number, head, 0, : len(encoded)].float().cpu().numpy()
+            for head_name, (layer, head) in zip(head_names(heads), heads, strict=True)
         }
         roles = _roles(unit.rows[0], len(encoded), (len(encoded) - 1,))
         parts.append(pd.DataFrame({"prompt": name, "token": encoded.pieces, "role": roles, **attention}))

@@ -23,6 +23,7 @@ KINDS = {"quick": ("patch", "mean"), "full": ("patch", "pattern", "mean", "resam
 OFFSETS = (2, 3, 4, 5, 6, 7, 8)  # before the query; in a model that sees what follows, after it too
 SENTENCES = 4  # of a passage that heads are described on
 PASSAGES = 12
+PROMPTS = 3  # of each task, shown token by token
 
 
 @probe.study(models=("tiny",))
@@ -44,6 +45,7 @@ def atlas(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.F
         sections=(
             map_section(table, subject),
             task_section(judged),
+            asked_section(subject, judged, {d.phenomenon: d for d, _ in sets}),
             described_section(described),
         ),
         method=(
@@ -51,6 +53,7 @@ def atlas(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.F
             "target, more often than every rival rule and than randomly initialised copies; and does the answer lose "
             "nats when the head's output is patched from the minimal pair, more than with heads that write as much, "
             "without harm to unrelated text. Holm-corrected within a task; `probe run coreference` shows all numbers.",
+            "A head without which, by its mean or another prompt's, the answer gets better does not pass.",
             f"Here each leg picks at most {PICKED[profile]} heads a task (causal leg) and 10 (attention leg); a head "
             "that neither picked was not tested, so 'no known job' is not 'no job'.",
             "A head is described by what gets at least half of its attention, in the mean over tokens, prompt by "
@@ -221,6 +224,69 @@ def task_section(judged: dict[str, Verdicts]) -> probe.Section:
             probe.Table("verdicts", every, "Every number of both legs.", shown=False),
         ),
     )
+
+
+def asked_section(subject: Subject, judged: dict[str, Verdicts], sets: dict[str, Dataset]) -> probe.Section:
+    """Prompts of each task, with where the best head of every task looks."""
+    import pandas as pd
+
+    from probe.causal.prompts import looks, words_of
+
+    heads = {name: best_of(found.heads) for name, found in judged.items()}
+    asks = any(found.causal.behaviour.n_units for found in judged.values())
+    prompts, tokens = [], []
+    for name, found in judged.items():
+        measured, at = found.attention.measured, heads[name]
+        units = measured.targets.units
+        rows = pd.DataFrame(
+            {
+                "task": name,
+                "prompt": [f"{name}: {unit.item}" for unit in units],
+                "correct": found.causal.behaviour.correct if asks else measured["correct"][at],
+                "head": f"{at[0]}.{at[1]}",
+                "on the target": measured["target"][at],
+            }
+        )
+        prompts.append(rows.dropna(subset="correct"))
+        shown = [unit for unit, row in zip(units, rows["correct"].notna(), strict=True) if row]
+        shown = list({unit.cluster: unit for unit in reversed(shown)}.values())[::-1][:PROMPTS]
+        if shown:
+            seen = looks(subject, shown, list(dict.fromkeys(heads.values())), words_of(subject, sets[name], shown))
+            tokens.append(seen.assign(prompt=f"{name}: " + seen["prompt"]))
+    right = (
+        "Right: of the answers to choose from, the model finds the right one likeliest."
+        if asks
+        else "The model cannot be asked; right: the head gives the target more attention than any other candidate."
+    )
+    return probe.Section(
+        "What was asked",
+        (
+            "Of each task, the head that carries most of its answer, a supported one where there is one; where none "
+            "carries it, the head that looks best on the half that picks. Below, where all of these look.",
+        ),
+        (
+            probe.Table("asked", pd.concat(prompts, ignore_index=True), "Every prompt.", digits=2, shown=False),
+            probe.Table("asked_tokens", pd.concat(tokens, ignore_index=True), "Tokens of some.", shown=False),
+            probe.Asked(
+                "asked_prompts",
+                probe.Prompts("asked", "asked_tokens", f"The first of the first {PROMPTS} worlds. {right}"),
+                "task",
+            ),
+        ),
+    )
+
+
+def best_of(heads: pd.DataFrame) -> tuple[int, int]:
+    """The head to show of a task: of those supported, else of those that carry the answer, the one that carries most;
+    where there is none, the one that looks best, as the picking half says.
+    """
+    from probe.causal.verdict import SUPPORTED
+
+    ranked = heads.assign(
+        supported=heads["verdict"] == SUPPORTED,
+        most=heads["patch"].where(heads["causal_passed"], heads["selection_value"]),
+    ).sort_values(["supported", "causal_passed", "most"], ascending=False, kind="stable")
+    return int(ranked["layer"].iloc[0]), int(ranked["head"].iloc[0])
 
 
 def described_section(described: list[pd.DataFrame]) -> probe.Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 import probe
@@ -9,6 +10,7 @@ from probe.data import language
 from probe.models import planted
 from probe.runner.findings import Findings
 from probe.studies import atlas as study
+from probe.subject import Subject
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +56,48 @@ def test_descriptions_count_what_they_list(found: Findings) -> None:
 def test_the_answer_counts_every_head_once(found: Findings) -> None:
     assert found.answer.startswith("Of 8 heads in planted:agreement, 1 were shown to do a job by both legs")
     assert len(found.tables["map"].frame.drop_duplicates(["layer", "head"])) == 8
+
+
+def test_prompts_of_each_task_show_where_its_head_looks(found: Findings) -> None:
+    tasks = found.tables["tasks"].frame.set_index("task")
+    asked, tokens = found.tables["asked"].frame, found.tables["asked_tokens"].frame
+    share = asked.groupby("task")["correct"].mean()
+    assert share.to_dict() == pytest.approx(tasks["accuracy"].to_dict())
+    ((layer, head),) = planted.HEADS["agreement"]["agreement"]
+    mine = asked[asked["task"] == "agreement"]
+    assert set(mine["head"]) == {f"{layer}.{head}"}
+    assert mine["on the target"].min() > 0.99
+    shown = tokens[tokens["prompt"].str.startswith("agreement: ")]
+    assert shown["prompt"].nunique() == study.PROMPTS
+    assert (shown[shown["role"] == "target"].groupby("prompt")[f"{layer}.{head}"].sum() > 0.99).all()
+    assert (tokens.groupby("prompt")["role"].value_counts().unstack()["query"] >= 1).all()
+
+
+def test_a_supported_head_is_shown_before_one_that_carries_more_and_that_before_one_that_looks() -> None:
+    def heads(verdicts: list[str], patch: list[float], picks: list[float]) -> pd.DataFrame:
+        carries = [v in ("supported", "causal only") for v in verdicts]
+        columns = {"verdict": verdicts, "causal_passed": carries, "patch": patch, "selection_value": picks}
+        return pd.DataFrame({"layer": [0, 0, 1], "head": [0, 1, 0], **columns})
+
+    nan = float("nan")
+    no, only = "not supported", "causal only"
+    assert study.best_of(heads([only, "supported", "supported"], [9.0, 0.5, 0.7], [0.9, 0.2, 0.1])) == (1, 0)
+    assert study.best_of(heads([no, only, only], [9.0, 0.5, 0.7], [0.9, 0.2, 0.1])) == (1, 0)
+    assert study.best_of(heads([no, no, no], [9.0, nan, 0.7], [0.2, 0.9, 0.3])) == (0, 1)
+
+
+def test_a_model_that_cannot_be_asked_is_right_where_its_head_is(
+    minilm: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = study.tasks
+    monkeypatch.setattr(study, "tasks", lambda *given: (t for t in every(*given) if t[0].phenomenon == "agreement"))
+    found = study.atlas(minilm, profile="quick", seed=0)
+    asked, verdicts = found.tables["asked"].frame, found.tables["verdicts"].frame
+    best = verdicts.sort_values("selection_value", ascending=False, kind="stable").iloc[0]
+    assert set(asked["head"]) == {f"{best['layer']}.{best['head']}"}
+    assert set(asked["correct"]) <= {0.0, 0.5, 1.0}
+    measured = asked["correct"].mean()  # of both halves, the one that picked (its value is the better) among them
+    assert min(best["value"], best["selection_value"]) <= measured <= max(best["value"], best["selection_value"])
+    (section,) = (s for s in found.sections if s.title == "What was asked")
+    (part,) = (p for p in section.parts if isinstance(p, probe.Asked))
+    assert part.prompts.caption.endswith("any other candidate.")

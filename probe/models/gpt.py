@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from probe.errors import ProbeError, PromptError
 from probe.models.config import Config as Config
+from probe.models.lean import lean
 from probe.models.sampling import choose
 
 # shapes in comments: B batch, T positions, K key positions, H query heads, G key-value heads, D d_head, C d_model
@@ -83,6 +84,7 @@ class AttentionLookup:
 
 
 ATTENTION = AttentionLookup()
+LOOKUP = AttentionLookup.get_interface  # who captures puts another in its place
 
 
 class Cache:
@@ -95,7 +97,7 @@ class Cache:
     def __init__(self, room: int = 128) -> None:
         self.room = room  # positions that a first buffer holds; a full one is followed by one twice as long
         self.layers: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-        self._buffers: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # of keys and of values, (B, G, room, D)
+        self._buffers: dict[nn.Module, Tensor] = {}  # of keys and values, (2, B, G, room, D)
 
     def __len__(self) -> int:
         return next((key.shape[2] for key, _ in self.layers.values()), 0)
@@ -106,18 +108,17 @@ class Cache:
         if key.requires_grad:  # what was read before may be needed for gradients: nothing is written over
             both = (key, value) if past is None else (torch.cat([past[0], key], 2), torch.cat([past[1], value], 2))
         else:
-            start = 0 if past is None else past[0].shape[2]
-            buffers, end = self._buffers.get(layer), start + key.shape[2]
-            if buffers is None or end > buffers[0].shape[2]:
+            start, buffer = 0 if past is None else past[0].shape[2], self._buffers.get(layer)
+            end = start + key.shape[2]
+            if buffer is None or end > buffer.shape[3]:
                 B, G, _, D = key.shape
-                size = B, G, max(self.room, 2 * end), D
-                buffers = self._buffers[layer] = key.new_empty(size), value.new_empty(size)
+                buffer = self._buffers[layer] = key.new_empty(2, B, G, max(self.room, 2 * end), D)
                 if past is not None:
-                    buffers[0][:, :, :start], buffers[1][:, :, :start] = past
-            for buffer, new in zip(buffers, (key, value), strict=True):
-                # Nothing that was read is written over, and views of it need not look so: hence the data alone.
-                buffer.data.narrow(2, start, key.shape[2]).copy_(new)
-            both = buffers[0].narrow(2, 0, end), buffers[1].narrow(2, 0, end)
+                    torch.stack(past, out=buffer.narrow(3, 0, start))
+            # Nothing that was read is written over, and views of it need not look so: hence the data alone.
+            torch.stack([key, value], out=buffer.data.narrow(3, start, key.shape[2]))
+            key, value = buffer.narrow(3, 0, end).unbind()
+            both = key, value
         self.layers[layer] = both
         return both
 
@@ -366,10 +367,10 @@ class GPT(nn.Module):
             real = None if attention_mask is None or bool(attention_mask.all()) else attention_mask
             draws = torch.Generator(device=input_ids.device).manual_seed(seed)
             ended = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-            new = input_ids
+            new, step = input_ids, self if AttentionLookup.get_interface is not LOOKUP else lean(self, PARTS)
             for _ in range(max_new_tokens):
                 positions = None if real is None else (real.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
-                logits = self(new, real, positions, cache).logits[:, -1]
+                logits = step(new, real, positions, cache).logits[:, -1]
                 new = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, draws=draws).unsqueeze(1)
                 if stop is not None:
                     new = new.masked_fill(ended.unsqueeze(1), stop)
@@ -380,3 +381,6 @@ class GPT(nn.Module):
                 if stop is not None and bool(ended.all()):
                     break
         return torch.cat(written, 1)  # an ordinary tensor again
+
+
+PARTS = (GPT, Backbone, Block, Attention, MLP)

@@ -228,31 +228,17 @@ def task_section(judged: dict[str, Verdicts]) -> probe.Section:
 
 def asked_section(subject: Subject, judged: dict[str, Verdicts], sets: dict[str, Dataset]) -> probe.Section:
     """Prompts of each task, with where the best head of every task looks."""
-    import pandas as pd
-
-    from probe.causal.prompts import looks, words_of
+    from probe.runner.grouped import Group, grouped
 
     heads = {name: best_of(found.heads) for name, found in judged.items()}
     asks = any(found.causal.behaviour.n_units for found in judged.values())
-    prompts, tokens = [], []
+    groups = []
     for name, found in judged.items():
         measured, at = found.attention.measured, heads[name]
         units = measured.targets.units
-        rows = pd.DataFrame(
-            {
-                "task": name,
-                "prompt": [f"{name}: {unit.item}" for unit in units],
-                "correct": found.causal.behaviour.correct if asks else measured["correct"][at],
-                "head": f"{at[0]}.{at[1]}",
-                "on the target": measured["target"][at],
-            }
-        )
-        prompts.append(rows.dropna(subset="correct"))
-        shown = [unit for unit, row in zip(units, rows["correct"].notna(), strict=True) if row]
-        shown = list({unit.cluster: unit for unit in reversed(shown)}.values())[::-1][:PROMPTS]
-        if shown:
-            seen = looks(subject, shown, list(dict.fromkeys(heads.values())), words_of(subject, sets[name], shown))
-            tokens.append(seen.assign(prompt=f"{name}: " + seen["prompt"]))
+        facts = {"head": [f"{at[0]}.{at[1]}"] * len(units), "on the target": measured["target"][at]}
+        correct = found.causal.behaviour.correct if asks else measured["correct"][at]
+        groups.append(Group(name, {i.item: i.text for i in sets[name].items}, units, correct, facts))
     right = (
         "Right: of the answers to choose from, the model finds the right one likeliest."
         if asks
@@ -264,14 +250,13 @@ def asked_section(subject: Subject, judged: dict[str, Verdicts], sets: dict[str,
             "Of each task, the head that carries most of its answer, a supported one where there is one; where none "
             "carries it, the head that looks best on the half that picks. Below, where all of these look.",
         ),
-        (
-            probe.Table("asked", pd.concat(prompts, ignore_index=True), "Every prompt.", digits=2, shown=False),
-            probe.Table("asked_tokens", pd.concat(tokens, ignore_index=True), "Tokens of some.", shown=False),
-            probe.Asked(
-                "asked_prompts",
-                probe.Prompts("asked", "asked_tokens", f"The first of the first {PROMPTS} worlds. {right}"),
-                "task",
-            ),
+        grouped(
+            subject,
+            "task",
+            groups,
+            list(heads.values()),
+            caption=f"The first of the first {PROMPTS} worlds. {right}",
+            most=PROMPTS,
         ),
     )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PROMPTS = {"quick": 12, "full": 48}
 LENGTHS = (16, 32, 64, 128, 256, 512)
 MOSTLY = 0.5  # Clark et al. 2019
-SHOWN = 8
+SHOWN = 2  # prompts of each text, token by token
 
 
 @probe.study(models=("minilm", "smollm2", "tiny"))
@@ -28,9 +28,8 @@ def position(subject: Subject, *, profile: str = "quick", seed: int = 0) -> prob
     from probe.scores import placement
 
     n = PROMPTS[profile]
-    tables = {
-        kind: placement.placed(subject, placement.texts(subject, kind, n=n, seed=seed)) for kind in placement.KINDS
-    }
+    texts = {kind: placement.texts(subject, kind, n=n, seed=seed) for kind in placement.KINDS}
+    tables = {kind: placement.placed(subject, prompts) for kind, prompts in texts.items()}
     every = pd.concat([t.assign(text=kind) for kind, t in tables.items()], ignore_index=True)
     sinks = by_length(subject, n, seed)
     counts = counted(tables)
@@ -39,6 +38,7 @@ def position(subject: Subject, *, profile: str = "quick", seed: int = 0) -> prob
         sections=(
             counts_section(counts, every, subject),
             heads_section(tables),
+            prompts_section(subject, texts, tables),
             sink_section(sinks),
         ),
         method=(
@@ -152,6 +152,52 @@ def heads_section(tables: dict[str, pd.DataFrame]) -> probe.Section:
         ("The two heads with most weight there. The usual offset is where most rows have their largest weight.",),
         (probe.Table("best", pd.DataFrame(rows, columns=columns), "Heads by place.", digits=2),),
     )
+
+
+def prompts_section(subject: Subject, texts: dict[str, list[str]], tables: dict[str, pd.DataFrame]) -> probe.Section:
+    """Where the best heads look from the middle of each prompt."""
+    import numpy as np
+
+    from probe.runner.grouped import Group, grouped
+    from probe.targets import Row, Unit
+
+    heads = {kind: highest(table, "previous") for kind, table in tables.items()}
+    groups = []
+    for kind, prompts in texts.items():
+        every = [subject.encode(text).ids for text in prompts]
+        rows = [Row((len(ids) // 2,), (len(ids) // 2 - 1,), ((0,),)) for ids in every]
+        names = [f"prompt {number:02}" for number in range(1, len(prompts) + 1)]
+        units = [Unit(name, name, ids, (row,)) for name, ids, row in zip(names, every, rows, strict=True)]
+        (layer, head), weights = heads[kind], []
+        for unit in units:
+            at = unit.rows[0].query
+            ((_, seen),) = subject.captured([unit.ids], ["pattern"], layers=[layer], rows=[at], batch_size=1)
+            weights.append(seen["pattern", layer][0, head, 0].float().cpu().numpy())
+        on = np.array([row[unit.rows[0].target[0]] for row, unit in zip(weights, units, strict=True)])
+        right = np.array([float(value == row.max()) for value, row in zip(on, weights, strict=True)])
+        facts = {"head": [f"{layer}.{head}"] * len(units), "on the previous token": on}
+        groups.append(Group(kind, dict(zip(names, prompts, strict=True)), units, right, facts))
+    sinks = [highest(table, "first") for table in tables.values()]
+    return probe.Section(
+        "Where they look",
+        (),
+        grouped(
+            subject,
+            "text",
+            groups,
+            [*heads.values(), *sinks],
+            caption="The first ones, seen from the token in the middle (query); target: the one before it; foil: the "
+            "first token. Heads: those with most weight on the previous token, and on the first. Right: of each text, "
+            "the best of the former has its largest weight on the target.",
+            most=SHOWN,
+        ),
+    )
+
+
+def highest(table: pd.DataFrame, column: str) -> tuple[int, int]:
+    """The head with the largest number."""
+    best = table.loc[table[column].idxmax()]
+    return int(best["layer"]), int(best["head"])
 
 
 def sink_section(sinks: pd.DataFrame) -> probe.Section:

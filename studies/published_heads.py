@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from probe.subject import Subject
 
 SHOWN = 8  # heads, for one sentence
+PROMPTS = 2  # of each measure
 
 
 @probe.study(models=("minilm", "smollm2"))
@@ -29,7 +30,7 @@ def published_heads(subject: Subject, *, profile: str = "quick", seed: int = 0) 
     found = compare(subject, seed=seed)
     circuit, asked = circuit_section(subject, seed)
     cats, read = cat_section(subject)
-    sections = (*published_sections(subject, found), *circuit, *cats)
+    sections = (*published_sections(subject, found), prompts_section(subject, found), *circuit, *cats)
     return probe.Findings(
         answer=answer(subject, found),
         sections=sections,
@@ -82,6 +83,43 @@ def published_sections(subject: Subject, found: Compared) -> list[probe.Section]
     text = "Published: the share of cases, and that of the best simple rule, where the paper has them. Rank 1 is best."
     table = probe.Table("published", found.table, "Published heads, measured on our data.", digits=2)
     return [probe.Section("Published beside measured", (text,), (table,)), best]
+
+
+def prompts_section(subject: Subject, found: Compared) -> probe.Section:
+    """Prompts of each measure, with where its head looks."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from probe.runner.grouped import Group, grouped
+    from probe.scores.published import MEASURES, WORD
+
+    published = found.table.drop_duplicates("does").set_index("does")["head"]
+    heads, groups = [], []
+    for dataset, (_, row) in zip(found.data, found.best.iterrows(), strict=True):
+        does, name = str(row["does"]), str(published.get(row["does"], row["head"]))
+        layer, head = map(int, name.split("."))
+        heads.append((layer, head))
+        measured = found.measured[does]
+        units = [replace(u, rows=(u.rows[len(u.rows) // 2],)) for u in measured.targets.units]
+        on, most = measured["target"][layer, head], measured["word_correct"][layer, head]
+        correct = most if MEASURES[does][1] == WORD else (on > 0.5).astype(np.float64)
+        facts = {"head": [name] * len(units), "on the target": on}
+        groups.append(Group(does, {i.item: i.text for i in dataset.items}, units, correct, facts))
+    whose = "The published head, the first of them where there are several, else" if len(found.table) else "Of each,"
+    return probe.Section(
+        "Where they look",
+        (),
+        grouped(
+            subject,
+            "does",
+            groups,
+            heads,
+            caption=f"{whose} the best head. Right: of all other words, the target gets most of its attention; where "
+            "attention is what is compared, more than half of it.",
+            most=PROMPTS,
+        ),
+    )
 
 
 def circuit_section(subject: Subject, seed: int) -> tuple[list[probe.Section], list[str]]:

@@ -69,7 +69,7 @@ def residual(subject: Subject, *, profile: str = "quick", seed: int = 0) -> prob
         asked = tasks(subject, seed)
         wrote = written_answers(subject, asked, **ASKED[profile], seed=seed)
         sections += [lens_section(wrote), parts_section(wrote), signs_section(wrote)]
-        sections.append(writes_section(subject, wrote, size, seed))
+        sections += [writes_section(subject, wrote, size, seed), asked_section(subject, wrote, asked, profile)]
     sections.append(shape_section(subject, size, seed))
     return probe.Findings(
         answer=answer(subject, table, wrote),
@@ -113,20 +113,8 @@ def read_section(found: pd.DataFrame, table: pd.DataFrame) -> probe.Section:
     table_of = pd.concat([drawn, control])[["property", "weights", "blocks", "score", "low", "high"]]
     names = {"at": "best after", "most_from": "most from"}
     whole = {c: ["–" if v != v else f"{v:.0f}" for v in table[c]] for c in ("from", "most_from")}  # NaN: none
-    shown = [
-        "property",
-        "majority",
-        "place",
-        "embedding",
-        "random",
-        "best",
-        "low",
-        "high",
-        "at",
-        "above",
-        "from",
-        "most_from",
-    ]
+    baselines = ["majority", "place", "embedding", "random"]
+    shown = ["property", *baselines, "best", "low", "high", "at", "above", "from", "most_from"]
     others = ["property", "best", "control", "selectivity", "shuffled", "types", "groups", "places"]
     return probe.Section(
         "What can be read, and from where on",
@@ -346,6 +334,18 @@ def writes_section(subject: Subject, wrote: Written, size: dict[str, int], seed:
                 digits=2,
             ),
         ),
+    )
+
+
+def asked_section(subject: Subject, wrote: Written, asked: dict[str, Dataset], profile: str) -> probe.Section:
+    """Some of what was asked, with where the heads look that write most of each answer."""
+    from probe.runner.grouped import answers
+
+    most = wrote.parts[wrote.parts["component"] == "head"].groupby("task", sort=False).head(1)
+    heads = [(int(row["layer"]), int(row["head"])) for _, row in most.iterrows()]
+    text = "Where the head that writes most of each task's answer looks."
+    return probe.Section(
+        "What was asked", (text,), answers(subject, "task", asked, heads, items=ASKED[profile]["items"])
     )
 
 

@@ -83,13 +83,16 @@ def words_of(subject: Subject, dataset: Dataset, units: Iterable[Unit]) -> dict[
     return {unit.item: subject.encode(texts[unit.item]).shown[: len(unit.ids)] for unit in units}
 
 
-def answered(subject: Subject, dataset: Dataset) -> pd.DataFrame:
+def answered(subject: Subject, dataset: Dataset, units: Sequence[Unit] | None = None) -> pd.DataFrame:
     """Every question of a data set that this model can be asked, one row each: prompt (the item), correct (1 where what
     is right is the likeliest of the candidates; a tie counts as a share), "asked for" and "likeliest" (as text), "its
     probability" (of what is right, among the candidates). Raises ProbeError for a model that cannot be asked.
+
+    units: those of the data set that are asked; default every one that has a question.
     """
     questions = {i.item: i.question for i in dataset.items if isinstance(i, Labelled) and i.question is not None}
-    units = [unit for unit in subject.bind(dataset).units if unit.answer is not None]
+    every = subject.bind(dataset).units if units is None else units
+    units = [unit for unit in every if unit.answer is not None]
     rows = []
     for unit, scores in zip(units, candidate_scores(subject, units), strict=True):
         words = questions[unit.item].right, *questions[unit.item].wrong

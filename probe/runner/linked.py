@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 
 from probe.errors import ResultsError, UnknownName
-from probe.runner.parts import MOST_BY, Asked, Linked, Plot, Prompts, Table, check_column, check_once, holds_numbers
+from probe.runner.parts import Asked, Linked, Plot, Prompts, Table, check_column, check_once, holds_numbers
 
 ASKED = ("prompt", "correct")
 """Columns of the table of prompts, beside the view's x."""
 TOKENS = ("prompt", "token", "role")
 """Columns of the table of tokens; every other one holds the attention of a line."""
 ROLE = re.compile(r"(query|target|foil( [1-9][0-9]*)?)?")
+MOST_GROUPS = 16  # of prompts, one below the other
 SLACK = 1e-3  # of attention above 1, which half precision rounds to
 
 
@@ -70,8 +71,8 @@ def check_asked(part: Asked, tables: Mapping[str, Table]) -> None:
         raise ResultsError(f"{who} is told apart by the column {part.by!r}, in which some values are missing.")
     if not all(isinstance(value, Hashable) for value in values):
         raise ResultsError(f"{who} is told apart by the column {part.by!r}, which holds more than numbers and texts.")
-    if (n := values.nunique()) > MOST_BY:
-        raise ResultsError(f"{who} is told apart by {n} values of {part.by!r}; {MOST_BY} can be.")
+    if (n := values.nunique()) > MOST_GROUPS:
+        raise ResultsError(f"{who} is told apart by {n} values of {part.by!r}; {MOST_GROUPS} can be.")
 
 
 def check_prompts(who: str, prompts: Prompts, tables: Mapping[str, Table], more: tuple[str, ...]) -> None:

@@ -86,13 +86,15 @@ MEASURES: Mapping[str, tuple[Callable[[], Dataset], str]] = {
 @dataclass(frozen=True)
 class Compared:
     """table: one row for each published head of this model, or the best head where there is none. best: one row a
-    measure. left_out: measure -> why this model cannot be measured.
+    measure. left_out: measure -> why this model cannot be measured. data, measured: of each measure that it can, in the
+    order of `best`.
     """
 
     table: pd.DataFrame
     best: pd.DataFrame
     left_out: dict[str, str]
     data: tuple[Dataset, ...]
+    measured: dict[str, Measured]
 
 
 def claims_of(subject: Subject) -> tuple[Claim, ...]:
@@ -155,7 +157,8 @@ def compare(subject: Subject, *, seed: int = 0, quiet: bool = False) -> Compared
             )
     columns = ["does", "head", "published", "rule", "value", "low", "high", "rank", "heads", "source"]
     kept = tuple(d for d, _ in bound.values())
-    return Compared(pd.DataFrame(rows, columns=columns), pd.DataFrame(best), left_out, kept)
+    readings = dict(zip(bound, measured, strict=True))
+    return Compared(pd.DataFrame(rows, columns=columns), pd.DataFrame(best), left_out, kept, readings)
 
 
 def _interval(found: Measured, values: Array, seed: int) -> dict[str, float]:

@@ -63,7 +63,6 @@ def test_it_is_public_and_kept_as_it_is(make_findings: Make, tmp_path: Path) -> 
             {"index": [[k] for k in range(16)]},
             "the list of prompts 'shown' is told apart by the column 'index', w",
         ),
-        (PART, {"index": range(16)}, "the list of prompts 'shown' is told apart by 16 values of 'index'; 8 can be."),
         (replace(PART, name="asked"), {}, "'asked' names more than one table or figure."),
     ],
 )
@@ -71,6 +70,18 @@ def test_what_cannot_be_shown_is_refused_by_name(part: Asked, change: dict[str, 
     with pytest.raises((UnknownName, ResultsError)) as error:
         of(part, **change)
     assert str(error.value).startswith(said)
+
+
+def test_sixteen_groups_are_shown_and_seventeen_refused() -> None:
+    def told(n: int) -> Findings:
+        names = [f"prompt {k}" for k in range(n)]
+        table = Table("asked", pd.DataFrame({"index": range(n), "prompt": names, "correct": 1.0}), "Prompts.")
+        tokens = Table("words", pd.DataFrame({"prompt": names, "token": "a", "role": ""}), "", shown=False)
+        return Findings("So.", (Section("One", (), (table, tokens, PART)),))
+
+    assert len(listed(PART, told(16).tables).behind.places) == 16
+    with pytest.raises(ResultsError, match=r"the list of prompts 'shown' is told apart by 17 values of 'index'; 16 ca"):
+        told(17)
 
 
 def test_a_list_of_which_no_prompt_has_tokens_is_counted(make_findings: Make, tmp_path: Path) -> None:

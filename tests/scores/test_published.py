@@ -141,6 +141,14 @@ def test_the_study_says_what_was_compared(uncased: Subject, chinese: Subject) ->
     assert "4.3 (coreference, rank 1 of 144)" in found.answer
     assert found.tables["published"].frame["head"].tolist()[0] == "4.3"
     assert any("The chinese sentence is left out" in n for n in found.notes)
+    asked = found.tables["asked"].frame.set_index("does")
+    assert set(asked.loc["coreference", "head"]) == {"4.3"}, "the published head, whether or not it is the best"
+    assert set(asked.loc["det", "head"]) == {"7.10"}
+    compared = found.tables["published"].frame.set_index("does")["value"]
+    for does in ("coreference", "det"):
+        assert asked.loc[does, "correct"].mean() == pytest.approx(compared[does], abs=0.02)  # a mean over clusters
+    seen = found.tables["asked_tokens"].frame.groupby(lambda n: found.tables["asked_tokens"].frame["prompt"][n])
+    assert all((rows["role"] == "target").any() for _, rows in seen)
     other = study.published_heads(chinese, profile="quick", seed=0)
     assert other.answer.startswith("Nothing was published of bert-base-chinese that is compared here")
     assert other.tables["cat_chinese"].frame["head"].tolist()[0] == "6.5"

@@ -37,3 +37,17 @@ def test_the_planted_head_is_the_best_of_each_text(found: Findings) -> None:
 def test_lengths_end_where_the_context_does(found: Findings) -> None:
     assert found.tables["sinks"].frame["tokens"].max() == 128, "as many as this model reads"
     assert "1 on random words, 1 on repeated words, 1 on natural text" in found.answer
+
+
+def test_prompts_show_the_planted_head_looking_one_back(found: Findings) -> None:
+    asked, tokens = found.tables["asked"].frame, found.tables["asked_tokens"].frame
+    assert set(asked["head"]) == {"0.0"}
+    assert asked.groupby("text", sort=False).size().to_dict() == dict.fromkeys(placement.KINDS, 3)
+    assert (asked["correct"] == 1).all()
+    assert asked["on the previous token"].min() > 0.99
+    for _, rows in tokens.groupby("prompt"):
+        roles = list(rows["role"])
+        assert roles[0] == "foil 1"
+        assert roles.index("query") == roles.index("target") + 1 == len(rows) // 2
+        assert rows["0.0"].iloc[roles.index("target")] > 0.99
+    assert tokens["prompt"].nunique() == study.SHOWN * len(placement.KINDS)

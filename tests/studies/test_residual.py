@@ -52,6 +52,14 @@ def test_parts_add_up_and_signs_are_counted(found: Findings) -> None:
         assert f"{most['part']} for {most['task']} ({most['share']:.0%})" in found.answer
 
 
+def test_prompts_are_seen_by_the_head_that_writes_most_of_each_answer(found: Findings) -> None:
+    asked, tokens = found.tables["asked"].frame, found.tables["asked_tokens"].frame
+    assert asked.groupby("task").size().to_dict() == dict.fromkeys(TASKS, ASKED["items"])
+    heads = found.tables["head_parts"].frame
+    most = heads.loc[heads.groupby("task")["value"].idxmax()]
+    assert set(tokens.columns[3:]) == {f"{a}.{b}" for a, b in zip(most["layer"], most["head"], strict=True)}
+
+
 def test_the_answer_says_on_only_of_what_stays(tiny: Subject) -> None:
     columns = ["property", "best", "low", "high", "at", "above", "depths", "from"]
     rows = [("place", 0.9, 0.8, 1.0, 3, 2, 4, 2.0), ("name", 0.6, 0.5, 0.7, 1, 1, 4, float("nan"))]

@@ -1,0 +1,88 @@
+"""Prompts behind a section's numbers, group by group: right or wrong, and where heads look in the first of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from probe.causal.prompts import answered, looks
+from probe.data.texts import Dataset
+from probe.errors import DataError
+from probe.runner.parts import Asked, Part, Prompts, Table
+from probe.scores.components import questions
+from probe.subject import Subject
+from probe.targets import Unit
+
+Head = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Prompts that are shown together. name: of the group. texts: item -> its text. correct: (unit,), 1 right, 0 wrong,
+    a share where it is a tie; NaN where nothing was asked, and the unit is left out. facts: column -> (unit,), printed
+    beside each prompt.
+    """
+
+    name: str
+    texts: Mapping[str, str]
+    units: Sequence[Unit]
+    correct: npt.NDArray[np.float64]
+    facts: Mapping[str, Sequence[object] | npt.NDArray[np.float64]]
+
+
+def grouped(
+    subject: Subject, by: str, groups: Sequence[Group], heads: Sequence[Head], *, caption: str, most: int = 3
+) -> tuple[Part, ...]:
+    """The tables `asked` (every prompt) and `asked_tokens` (of some), and the `probe.Asked` over them.
+
+    by: what the groups are called, a column. heads: whose attention is shown, from the query of each unit's first row.
+    most: prompts of a group that are shown, each of another cluster. Raises DataError where no prompt is left.
+    """
+    asked, tokens = [], []
+    for group in groups:
+        names = {unit.item: f"{group.name}: {unit.item}" for unit in group.units}
+        rows = {by: group.name, "prompt": list(names.values()), "correct": group.correct, **group.facts}
+        asked.append(pd.DataFrame(rows).dropna(subset="correct"))
+        kept = [unit for unit, correct in zip(group.units, group.correct, strict=True) if not np.isnan(correct)]
+        shown = list({unit.cluster: unit for unit in reversed(kept)}.values())[::-1][:most]
+        if shown:
+            words = {unit.item: subject.encode(group.texts[unit.item]).shown[: len(unit.ids)] for unit in shown}
+            seen = looks(subject, shown, list(dict.fromkeys(heads)), words)
+            tokens.append(seen.assign(prompt=seen["prompt"].map(names)))
+    if not tokens:
+        raise DataError(f"there is no prompt to show of {', '.join(group.name for group in groups)}.")
+    return (
+        Table("asked", pd.concat(asked, ignore_index=True), "Every prompt.", digits=2, shown=False),
+        Table("asked_tokens", pd.concat(tokens, ignore_index=True), "Tokens of some.", shown=False),
+        Asked("asked_prompts", Prompts("asked", "asked_tokens", caption), by),
+    )
+
+
+def at_the_answer(unit: Unit) -> Unit:
+    """A unit up to where its answer follows, read from there: what the model has before it when it answers."""
+    if unit.answer is None:
+        raise DataError(f"{unit.item} asks nothing.")
+    at, row = unit.answer.read_at, unit.rows[0]
+    return replace(unit, ids=unit.ids[: at + 1], rows=(replace(row, query=(at,)),), swapped=None)
+
+
+def answers(
+    subject: Subject, by: str, tasks: Mapping[str, Dataset], heads: Sequence[Head], *, items: int, most: int = 3
+) -> tuple[Part, ...]:
+    """`grouped` for what a model is asked, seen from where its answers follow: of each task at most so many questions,
+    spread evenly over it. Raises as `probe.scores.components.questions`.
+    """
+    groups = []
+    for task, dataset in tasks.items():
+        units, _ = questions(subject, dataset, items)
+        found = answered(subject, dataset, units).drop(columns="prompt")
+        correct = found.pop("correct").to_numpy(dtype=np.float64)
+        facts = {str(name): list(values) for name, values in found.items()}
+        texts = {item.item: item.text for item in dataset.items}
+        groups.append(Group(task, texts, [at_the_answer(unit) for unit in units], correct, facts))
+    caption = "The first ones, seen from where the answer follows. Right: of the answers to choose from, the right one "
+    return grouped(subject, by, groups, heads, caption=f"{caption}is the likeliest.", most=most)

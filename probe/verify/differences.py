@@ -35,6 +35,11 @@ UNREADABLE = (
     zipfile.BadZipFile,
 )  # fmt: skip
 """What a file raises that is not, or no longer, what its name says."""
+P_VALUE = re.compile(r"(.*[ _])?(p|q)(_.*)?")
+CORRECTED = re.compile(r"(.*[ _])?(p_holm|q)")
+"""Names of p-values, and of those that are corrected for many tests."""
+FLIPS = 9999
+"""Random sign flips behind a p-value (`probe.stats.sign_flip`)."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -42,16 +47,29 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 class Tolerance:
     """Numbers agree if |a - b| <= absolute + relative · |a|. The default covers another number of threads (3e-5 in
     logits) and leaves out changes that a reader of three digits could see.
+
+    A p-value counts flips, of which those that hardly differ from what was measured fall to either side of it by
+    rounding alone: it may also be off by two standard errors of its flips, a corrected one by as many times that as
+    there were tests.
     """
 
     absolute: float = 1e-4
     relative: float = 1e-3
 
     def __str__(self) -> str:
-        return f"{self.absolute:g} + {self.relative:g}·|value|"
+        return f"{self.absolute:g} + {self.relative:g}·|value|; p-values: two errors of their flips more"
 
-    def agree(self, a: npt.ArrayLike, b: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        return np.asarray(np.isclose(b, a, rtol=self.relative, atol=self.absolute, equal_nan=True))
+    def agree(self, name: str, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Whether each value agrees. name: of what they are values of."""
+        tests = int(np.isfinite(a).sum()) if CORRECTED.fullmatch(name) else 1
+        atol = self.absolute + (flip_error(a, tests) if P_VALUE.fullmatch(name) else 0.0)
+        return np.asarray(np.isclose(b, a, rtol=self.relative, atol=atol, equal_nan=True))
+
+
+def flip_error(p: npt.NDArray[np.float64], tests: int) -> npt.NDArray[np.float64]:
+    """Two standard errors of p-values that were multiplied by the number of tests (at most: Bonferroni's)."""
+    single = np.clip(np.nan_to_num(p) / max(tests, 1), 0.0, 1.0)
+    return 2 * tests * np.sqrt(single * (1 - single) / FLIPS)
 
 
 @dataclass(frozen=True)
@@ -181,7 +199,7 @@ def _numbers(
     if not unequal.any():
         return Metric(file, name, EXACT, n=a.size)
     worst = int(np.nan_to_num(gap, nan=np.inf).argmax())
-    outcome = CLOSE if tolerance.agree(a, b).all() else CHANGED
+    outcome = CLOSE if tolerance.agree(name, a, b).all() else CHANGED
     where = labels[worst] if worst < len(labels) else f"value {worst}"
     was, now = (f"{values.flat[worst]:.6g}" for values in (a, b))
     return Metric(file, name, outcome, a.size, int(unequal.sum()), float(gap.flat[worst]), where, was, now)

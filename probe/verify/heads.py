@@ -53,7 +53,7 @@ def differing(a: Recorded, b: Recorded, tolerance: Tolerance) -> Heads:
         (la, ha), (lb, hb) = grids
         return Heads(note=f"A has {la} layers of {ha} heads, B {lb} of {hb}: their heads are not the same ones.")
     both = x.merge(y, on=["phenomenon", "layer", "head"], suffixes=("_a", "_b"))
-    agree = tolerance.agree(both["value_a"].to_numpy(float), both["value_b"].to_numpy(float))
+    agree = tolerance.agree("value", both["value_a"].to_numpy(float), both["value_b"].to_numpy(float))
     both["judged"] = both["verdict_a"] != both["verdict_b"]
     both["gap"] = (both["value_b"] - both["value_a"]).abs()
     chosen = both[both["judged"] | ~agree].sort_values(["judged", "gap"], ascending=False, kind="stable")

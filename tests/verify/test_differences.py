@@ -46,6 +46,30 @@ def test_a_number_agrees_within_the_absolute_and_the_relative_tolerance(now: flo
     assert compared("t.parquet", parquet(x=[1.0, 2.0]), parquet(x=[now, 2.0]))["x"].outcome == outcome
 
 
+@pytest.mark.parametrize("name", ["p", "p_edge", "causal_p", "AUC p"])
+def test_a_p_value_may_be_off_by_the_error_of_its_flips(name: str) -> None:
+    """Two standard errors of .05 from 9,999 flips are .0044; next to them .0001 + .1 %."""
+    for now, outcome in ((0.0543, "within tolerance"), (0.0546, "changed"), (0.0457, "within"), (0.0454, "changed")):
+        found = compared("t.parquet", parquet(**{name: [0.05, 1.0]}), parquet(**{name: [now, 1.0]}))[name]
+        assert found.outcome.startswith(outcome), now
+    surely = compared("t.parquet", parquet(**{name: [0.0001]}), parquet(**{name: [0.0006]}))[name]
+    assert surely.outcome == "changed", "of the smallest, five flips are more than chance makes of rounding"
+
+
+@pytest.mark.parametrize("name", ["p_holm", "causal_p_holm", "q"])
+def test_a_corrected_p_value_may_be_off_by_as_many_times_that_as_there_were_tests(name: str) -> None:
+    """Of 25 tests, .05 is 25 times .002, of which two errors are .00089."""
+    rest = [math.nan, *[1.0] * 24]
+    for now, outcome in ((0.0722, "within tolerance"), (0.0726, "changed")):
+        found = compared("t.parquet", parquet(**{name: [0.05, *rest]}), parquet(**{name: [now, *rest]}))[name]
+        assert found.outcome == outcome, now
+
+
+@pytest.mark.parametrize("name", ["passed", "n_peers", "value", "accuracy_pro", "picked", "patch", "P", "prompt"])
+def test_other_numbers_have_no_such_error(name: str) -> None:
+    assert compared("t.parquet", parquet(**{name: [0.05]}), parquet(**{name: [0.051]}))[name].outcome == "changed"
+
+
 def test_missing_numbers_agree_with_missing_numbers_only() -> None:
     nothing = parquet(x=[math.nan, 1.0])
     assert compared("t.parquet", nothing, nothing)["x"].outcome == "exact"

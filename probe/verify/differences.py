@@ -57,7 +57,7 @@ class Tolerance:
     relative: float = 1e-3
 
     def __str__(self) -> str:
-        return f"{self.absolute:g} + {self.relative:g}·|value|; p-values: two errors of their flips more"
+        return f"{self.absolute:g} + {self.relative:g}·|value|"
 
     def agree(self, name: str, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         """Whether each value agrees. name: of what they are values of."""

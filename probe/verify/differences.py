@@ -23,6 +23,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from probe.runner.findings import FINDINGS, TIMES, table_file
 
+Flags = npt.NDArray[np.bool_]
 Outcome = Literal["exact", "within tolerance", "changed", "not compared"]
 EXACT: Outcome = "exact"
 CLOSE: Outcome = "within tolerance"
@@ -50,7 +51,7 @@ class Tolerance:
 
     A p-value counts flips, of which those that hardly differ from what was measured fall to either side of it by
     rounding alone: it may also be off by two standard errors of its flips, a corrected one by as many times that as
-    there were tests.
+    there were tests. That of an effect which is itself no larger than `absolute` may be anything.
     """
 
     absolute: float = 1e-4
@@ -158,7 +159,8 @@ def _tables(name: str, a: pd.DataFrame, b: pd.DataFrame, tolerance: Tolerance) -
     labels = [_label(row, keys, i) for i, row in enumerate(rows_a[keys].to_dict("records"))]
     for column in dict.fromkeys([*a, *b]):
         if column in a and column in b:
-            found.append(_values(name, str(column), rows_a[column], rows_b[column], labels, tolerance))
+            anyway = _of_nothing(str(column), rows_a, rows_b, tolerance)
+            found.append(_values(name, str(column), rows_a[column], rows_b[column], labels, tolerance, anyway))
         else:
             found.append(Metric(name, str(column), CHANGED, was=_there(column in a), now=_there(column in b)))
     return found
@@ -175,12 +177,31 @@ def _label(row: Mapping[Any, Any], keys: list[str], number: int) -> str:
     return " ".join(filter(None, [*(str(row[k]) for k in keys if k not in ("layer", "head")), head]))
 
 
-def _values(file: str, name: str, a: pd.Series, b: pd.Series, labels: list[str], tolerance: Tolerance) -> Metric:
-    """Two columns of the same rows."""
+def _of_nothing(column: str, a: pd.DataFrame, b: pd.DataFrame, tolerance: Tolerance) -> Flags:
+    """Which rows of a column are p-values of effects that are nothing in both tables. None are, of another column."""
+    effect = column.removeprefix("p_")  # p_edge is that of edge
+    if effect == column or effect not in a:
+        leg = "causal_p" if "causal_p" in a else "p"  # of patching, its p and its corrected one
+        effect = "patch" if column in (leg, f"{leg}_holm") else ""
+    if effect not in a or effect not in b:
+        return np.zeros(len(a), dtype=bool)
+    return np.asarray((a[effect].abs() <= tolerance.absolute) & (b[effect].abs() <= tolerance.absolute))
+
+
+def _values(
+    file: str,
+    name: str,
+    a: pd.Series,
+    b: pd.Series,
+    labels: list[str],
+    tolerance: Tolerance,
+    anyway: Flags,
+) -> Metric:
+    """Two columns of the same rows. anyway: (row,), which agree whatever they are."""
     numbers = all(is_numeric_dtype(values) and not is_bool_dtype(values) for values in (a, b))
     if numbers:
         x, y = (values.to_numpy(dtype=np.float64, na_value=np.nan) for values in (a, b))
-        return _numbers(file, name, x, y, labels, tolerance)
+        return _numbers(file, name, x, y, labels, tolerance, anyway)
     texts = [(_text(x), _text(y)) for x, y in zip(a, b, strict=True)]
     return _outcomes(file, name, dict(zip(labels, texts, strict=True)), tolerance)
 
@@ -191,7 +212,13 @@ def _text(value: object) -> str:
 
 
 def _numbers(
-    file: str, name: str, a: npt.NDArray[Any], b: npt.NDArray[Any], labels: list[str], tolerance: Tolerance
+    file: str,
+    name: str,
+    a: npt.NDArray[Any],
+    b: npt.NDArray[Any],
+    labels: list[str],
+    tolerance: Tolerance,
+    anyway: Flags | Literal[False] = False,
 ) -> Metric:
     with np.errstate(invalid="ignore"):
         unequal = ~((a == b) | (np.isnan(a) & np.isnan(b)))
@@ -199,7 +226,7 @@ def _numbers(
     if not unequal.any():
         return Metric(file, name, EXACT, n=a.size)
     worst = int(np.nan_to_num(gap, nan=np.inf).argmax())
-    outcome = CLOSE if tolerance.agree(name, a, b).all() else CHANGED
+    outcome = CLOSE if (tolerance.agree(name, a, b) | anyway).all() else CHANGED
     where = labels[worst] if worst < len(labels) else f"value {worst}"
     was, now = (f"{values.flat[worst]:.6g}" for values in (a, b))
     return Metric(file, name, outcome, a.size, int(unequal.sum()), float(gap.flat[worst]), where, was, now)

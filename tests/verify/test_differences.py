@@ -65,6 +65,28 @@ def test_a_corrected_p_value_may_be_off_by_as_many_times_that_as_there_were_test
         assert found.outcome == outcome, now
 
 
+@pytest.mark.parametrize(("p", "effect"), [("p_edge", "edge"), ("p", "patch"), ("p_holm", "patch")])
+def test_the_p_value_of_an_effect_that_is_nothing_may_be_anything(p: str, effect: str) -> None:
+    """Below 1e-4 nats it is a p-value of rounding."""
+    some, nothing = [0.0002, 0.3], [2e-8, 0.3]
+    for effects, again, outcome in ((nothing, nothing, "within tolerance"), (some, some, "changed")):
+        a = parquet(**{effect: effects, p: [0.4, 0.01]})
+        b = parquet(**{effect: again, p: [0.1, 0.01]})
+        assert compared("t.parquet", a, b)[p].outcome == outcome
+    both = parquet(**{effect: nothing, p: [0.4, 0.4]}), parquet(**{effect: nothing, p: [0.4, 0.01]})
+    assert compared("t.parquet", *both)[p].outcome == "changed", "that of the other row is not"
+    one = parquet(**{effect: nothing, p: [0.4, 0.4]}), parquet(**{effect: [0.2, 0.3], p: [0.1, 0.4]})
+    assert compared("t.parquet", *one)[p].outcome == "changed", "it is nothing in one of them only"
+
+
+def test_in_a_table_of_both_legs_the_effect_is_that_of_the_causal_one() -> None:
+    a = parquet(patch=[1e-9], p=[0.4], causal_p=[0.4], causal_p_holm=[0.8])
+    b = parquet(patch=[1e-9], p=[0.1], causal_p=[0.1], causal_p_holm=[0.2])
+    found = compared("t.parquet", a, b)
+    outcomes = {name: found[name].outcome for name in ("p", "causal_p", "causal_p_holm")}
+    assert outcomes == {"p": "changed", "causal_p": "within tolerance", "causal_p_holm": "within tolerance"}
+
+
 @pytest.mark.parametrize("name", ["passed", "n_peers", "value", "accuracy_pro", "picked", "patch", "P", "prompt"])
 def test_other_numbers_have_no_such_error(name: str) -> None:
     assert compared("t.parquet", parquet(**{name: [0.05]}), parquet(**{name: [0.051]}))[name].outcome == "changed"

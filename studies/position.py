@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from probe.subject import Subject
+    from probe.targets import Unit
 
 PROMPTS = {"quick": 12, "full": 48}
 LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -159,24 +160,21 @@ def prompts_section(subject: Subject, texts: dict[str, list[str]], tables: dict[
     import numpy as np
 
     from probe.runner.grouped import Group, grouped
-    from probe.targets import Row, Unit
 
     heads = {kind: highest(table, "previous") for kind, table in tables.items()}
     groups = []
     for kind, prompts in texts.items():
-        every = [subject.encode(text).ids for text in prompts]
-        rows = [Row((len(ids) // 2,), (len(ids) // 2 - 1,), ((0,),)) for ids in every]
         names = [f"prompt {number:02}" for number in range(1, len(prompts) + 1)]
-        units = [Unit(name, name, ids, (row,)) for name, ids, row in zip(names, every, rows, strict=True)]
-        (layer, head), weights = heads[kind], []
+        units = [in_the_middle(name, subject.encode(text).ids) for name, text in zip(names, prompts, strict=True)]
+        (layer, head), on, right = heads[kind], [], []
         for unit in units:
-            at = unit.rows[0].query
-            ((_, seen),) = subject.captured([unit.ids], ["pattern"], layers=[layer], rows=[at], batch_size=1)
-            weights.append(seen["pattern", layer][0, head, 0].float().cpu().numpy())
-        on = np.array([row[unit.rows[0].target[0]] for row, unit in zip(weights, units, strict=True)])
-        right = np.array([float(value == row.max()) for value, row in zip(on, weights, strict=True)])
+            (row,) = unit.rows
+            ((_, seen),) = subject.captured([unit.ids], ["pattern"], layers=[layer], rows=[row.query], batch_size=1)
+            weights = seen["pattern", layer][0, head, 0].float().cpu().numpy()
+            on.append(float(weights[row.target[0]]))
+            right.append(float(weights.argmax() == row.target[0]))
         facts = {"head": [f"{layer}.{head}"] * len(units), "on the previous token": on}
-        groups.append(Group(kind, dict(zip(names, prompts, strict=True)), units, right, facts))
+        groups.append(Group(kind, dict(zip(names, prompts, strict=True)), units, np.array(right), facts))
     sinks = [highest(table, "first") for table in tables.values()]
     return probe.Section(
         "Where they look",
@@ -187,11 +185,19 @@ def prompts_section(subject: Subject, texts: dict[str, list[str]], tables: dict[
             groups,
             [*heads.values(), *sinks],
             caption="The first ones, seen from the token in the middle (query); target: the one before it; foil: the "
-            "first token. Heads: those with most weight on the previous token, and on the first. Right: of each text, "
-            "the best of the former has its largest weight on the target.",
+            "first token. Right: the head that is best at previous tokens in texts of this kind has its largest weight "
+            "on the target. The other heads to choose are the strongest sinks.",
             most=SHOWN,
         ),
     )
+
+
+def in_the_middle(name: str, ids: tuple[int, ...]) -> Unit:
+    """A prompt read from its middle token: target the one before it, foil the first."""
+    from probe.targets import Row, Unit
+
+    at = len(ids) // 2
+    return Unit(name, name, ids, (Row((at,), (at - 1,), ((0,),)),))
 
 
 def highest(table: pd.DataFrame, column: str) -> tuple[int, int]:

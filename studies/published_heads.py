@@ -92,7 +92,7 @@ def prompts_section(subject: Subject, found: Compared) -> probe.Section:
     import numpy as np
 
     from probe.runner.grouped import Group, grouped
-    from probe.scores.published import MEASURES, WORD
+    from probe.scores.measure import measure
 
     published = found.table.drop_duplicates("does").set_index("does")["head"]
     heads, groups = [], []
@@ -101,22 +101,27 @@ def prompts_section(subject: Subject, found: Compared) -> probe.Section:
         layer, head = map(int, name.split("."))
         heads.append((layer, head))
         measured = found.measured[does]
-        units = [replace(u, rows=(u.rows[len(u.rows) // 2],)) for u in measured.targets.units]
+        if any(len(unit.rows) > 1 for unit in measured.targets.units):  # one row can be shown: that in the middle
+            units = tuple(replace(u, rows=(u.rows[len(u.rows) // 2],)) for u in measured.targets.units)
+            measured = measure(subject, replace(measured.targets, units=units), quiet=True)
         on, most = measured["target"][layer, head], measured["word_correct"][layer, head]
-        correct = most if MEASURES[does][1] == WORD else (on > 0.5).astype(np.float64)
-        facts = {"head": [name] * len(units), "on the target": on}
-        groups.append(Group(does, {i.item: i.text for i in dataset.items}, units, correct, facts))
-    whose = "The published head, the first of them where there are several, else" if len(found.table) else "Of each,"
+        facts = {"head": [name] * len(on), "on the target": on}
+        texts = {item.item: item.text for item in dataset.items}
+        correct = np.where(np.isnan(most), (on > 0.5).astype(float), most)  # tokens, not words: there is no most
+        groups.append(Group(does, texts, measured.targets.units, correct, facts))
+    whose = "the head that was published for it, else the best one" if len(found.table) else "the best head"
     return probe.Section(
         "Where they look",
-        (),
+        (
+            f"For each, {whose}. Right: of all other words, the target gets most of its attention; of tokens (the "
+            "previous one), more than half.",
+        ),
         grouped(
             subject,
             "does",
             groups,
             heads,
-            caption=f"{whose} the best head. Right: of all other words, the target gets most of its attention; where "
-            "attention is what is compared, more than half of it.",
+            caption="The first ones; the previous token is seen from the middle of each.",
             most=PROMPTS,
         ),
     )

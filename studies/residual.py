@@ -341,12 +341,12 @@ def asked_section(subject: Subject, wrote: Written, asked: dict[str, Dataset], p
     """Some of what was asked, with where the heads look that write most of each answer."""
     from probe.runner.grouped import answers
 
-    most = wrote.parts[wrote.parts["component"] == "head"].groupby("task", sort=False).head(1)
-    heads = [(int(row["layer"]), int(row["head"])) for _, row in most.iterrows()]
+    parts = wrote.parts[wrote.parts["component"] == "head"]
+    most = parts.loc[parts.groupby("task", sort=False)["value"].idxmax()]
+    heads = {str(row["task"]): (int(row["layer"]), int(row["head"])) for _, row in most.iterrows()}
     text = "Where the head that writes most of each task's answer looks."
-    return probe.Section(
-        "What was asked", (text,), answers(subject, "task", asked, heads, items=ASKED[profile]["items"])
-    )
+    made = answers(subject, "task", asked, heads, items=ASKED[profile]["items"])
+    return probe.Section("What was asked", (text,), made)
 
 
 def shape_section(subject: Subject, size: dict[str, int], seed: int) -> probe.Section:

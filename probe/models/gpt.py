@@ -84,7 +84,7 @@ class AttentionLookup:
 
 
 ATTENTION = AttentionLookup()
-LOOKUP = AttentionLookup.get_interface  # who captures puts another in its place
+UNHEARD = AttentionLookup.get_interface  # who captures puts another in its place
 
 
 class Cache:
@@ -97,28 +97,33 @@ class Cache:
     def __init__(self, room: int = 128) -> None:
         self.room = room  # positions that a first buffer holds; a full one is followed by one twice as long
         self.layers: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-        self._buffers: dict[nn.Module, Tensor] = {}  # of keys and values, (2, B, G, room, D)
+        self._buffers: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # of keys and of values, (B, G, room, D)
 
     def __len__(self) -> int:
         return next((key.shape[2] for key, _ in self.layers.values()), 0)
 
     def extend(self, layer: nn.Module, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append a layer's new keys and values; returns all of them."""
+        """Append a layer's new keys and values; returns all of them. ProbeError for another number of prompts."""
         past = self.layers.get(layer)
-        if key.requires_grad:  # what was read before may be needed for gradients: nothing is written over
+        if past is not None and past[0].shape[0] != key.shape[0]:
+            raise ProbeError(f"the cache holds {past[0].shape[0]} prompts, and {key.shape[0]} are to go on from it.")
+        if key.requires_grad or (past is not None and past[0].requires_grad):
+            # What was read before may be needed for gradients: nothing is written over.
             both = (key, value) if past is None else (torch.cat([past[0], key], 2), torch.cat([past[1], value], 2))
+            self._buffers.pop(layer, None)
         else:
-            start, buffer = 0 if past is None else past[0].shape[2], self._buffers.get(layer)
-            end = start + key.shape[2]
-            if buffer is None or end > buffer.shape[3]:
+            start = 0 if past is None else past[0].shape[2]
+            buffers, end = self._buffers.get(layer), start + key.shape[2]
+            if buffers is None or end > buffers[0].shape[2]:
                 B, G, _, D = key.shape
-                buffer = self._buffers[layer] = key.new_empty(2, B, G, max(self.room, 2 * end), D)
+                size = B, G, max(self.room, 2 * end), D
+                buffers = self._buffers[layer] = key.new_empty(size), value.new_empty(size)
                 if past is not None:
-                    torch.stack(past, out=buffer.narrow(3, 0, start))
-            # Nothing that was read is written over, and views of it need not look so: hence the data alone.
-            torch.stack([key, value], out=buffer.data.narrow(3, start, key.shape[2]))
-            key, value = buffer.narrow(3, 0, end).unbind()
-            both = key, value
+                    buffers[0][:, :, :start], buffers[1][:, :, :start] = past
+            for buffer, new in zip(buffers, (key, value), strict=True):
+                # Nothing that was read is written over, and views of it need not look so: hence the data alone.
+                buffer.data.narrow(2, start, key.shape[2]).copy_(new)
+            both = buffers[0].narrow(2, 0, end), buffers[1].narrow(2, 0, end)
         self.layers[layer] = both
         return both
 
@@ -367,7 +372,7 @@ class GPT(nn.Module):
             real = None if attention_mask is None or bool(attention_mask.all()) else attention_mask
             draws = torch.Generator(device=input_ids.device).manual_seed(seed)
             ended = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-            new, step = input_ids, self if AttentionLookup.get_interface is not LOOKUP else lean(self, PARTS)
+            new, step = input_ids, lean(self, PARTS) if AttentionLookup.get_interface is UNHEARD else self
             for _ in range(max_new_tokens):
                 positions = None if real is None else (real.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
                 logits = step(new, real, positions, cache).logits[:, -1]

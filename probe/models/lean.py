@@ -10,49 +10,59 @@ small model as long as its arithmetic.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from types import FunctionType
 from typing import Any
 
 from torch import nn
-from torch.nn.modules import module as hooks
+from torch.nn.modules import module as torch_module
 
-LEAVES = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Identity)
+KNOWN = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.ModuleList)
+CALL = nn.Module.__call__  # who traces models puts another in its place
+BOOKKEEPING = frozenset(vars(nn.Module())) - {"training"}
+HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+REPLACED = ("forward", "_call_impl", "_compiled_call_impl")  # what a module may have of its own in a call's stead
 
 
 def lean(model: nn.Module, own: tuple[type[nn.Module], ...] = ()) -> Callable[..., Any]:
     """The model as plain objects that call each other's forward functions; the model itself, where that would not be
-    the same: if any part has hooks, a forward function of its own, or a class that is neither of torch's (`LEAVES`) nor
+    the same: if any part has hooks, something in its call's stead, or a class that is neither of torch's (`KNOWN`) nor
     named here.
 
-    own: classes whose forward functions need nothing from `nn.Module`. What it returns holds the weights as they lie
-    now: after one was put in another's place, it is out of date.
+    own: classes whose forward functions use nothing of `nn.Module`. What it returns is the model as it is now: hooks
+    and weights that are put in later are not in it. Attention functions get a plain object for their module.
     """
-    known = (*own, *LEAVES, nn.ModuleList)
-    return model if _has_hooks(model) or any(type(m) not in known for m in model.modules()) else _made(model)
+    known = (*own, *KNOWN)
+    same = nn.Module.__call__ is CALL and not _heard_everywhere()
+    same = same and all(type(part) in known and not _heard(part) for part in model.modules())
+    return _plain(model, {}) if same else model
 
 
-def _has_hooks(model: nn.Module) -> bool:
-    parts = (part for m in model.modules() for part in (m._forward_hooks, m._forward_pre_hooks))
-    everywhere = (hooks._global_forward_hooks, hooks._global_forward_pre_hooks)
-    return any(parts) or any(everywhere) or any("forward" in vars(m) for m in model.modules())
+def _heard(part: nn.Module) -> bool:
+    """Whether somebody listens to a module, or has put something in its call's stead."""
+    mine = vars(part)
+    return any(mine.get(f"_{hooks}") for hooks in HOOKS) or any(mine.get(name) is not None for name in REPLACED)
 
 
-def _made(part: nn.Module) -> Any:
-    if isinstance(part, nn.ModuleList):
-        return tuple(map(_made, part))
-    kind: Any = type(part)
-    made: Any = object.__new__(_plain(kind))
-    settings = {name: value for name, value in vars(part).items() if not name.startswith("_")}
-    children = {name: None if child is None else _made(child) for name, child in part._modules.items()}
-    vars(made).update({**settings, **part._parameters, **part._buffers, **children})
-    return made
+def _heard_everywhere() -> bool:
+    """Whether somebody listens to every module there is."""
+    return any(getattr(torch_module, f"_global_{hooks}") for hooks in HOOKS)
 
 
-@cache
-def _plain(kind: Any) -> type:
-    """A class with a module's own functions, of which `forward` is what a call runs."""
+def _plain(part: nn.Module, made: dict[nn.Module, Any]) -> Any:
+    """A part and all below it. made: those that are done; one that stands in two places is one here, too."""
+    if part not in made:
+        if isinstance(part, nn.ModuleList):
+            made[part] = tuple(_plain(child, made) for child in part)
+        else:
+            twin: Any = object.__new__(_plain_class(type(part)))
+            made[part] = twin
+            settings = {name: value for name, value in vars(part).items() if name not in BOOKKEEPING}
+            children = {name: None if child is None else _plain(child, made) for name, child in part._modules.items()}
+            vars(twin).update({**settings, **part._parameters, **part._buffers, **children})
+    return made[part]
+
+
+def _plain_class(kind: type[nn.Module]) -> type:
+    """A class with what a module's class has of its own, and with `forward` for a call."""
     above = reversed(kind.__mro__[: kind.__mro__.index(nn.Module)])
-    functions = {name: f for c in above for name, f in vars(c).items() if isinstance(f, FunctionType)}
-    kept = {name: f for name, f in functions.items() if not name.startswith("__")}
-    return type(f"Lean{kind.__name__}", (), {**kept, "__call__": kind.forward})
+    own = {name: value for c in above for name, value in vars(c).items() if not name.startswith("__")}
+    return type(f"Plain{kind.__name__}", (), {**own, "__call__": kind.forward})

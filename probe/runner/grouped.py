@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from probe.causal.prompts import answered, looks
+from probe.causal.sweep import Head
 from probe.data.texts import Dataset
 from probe.errors import DataError
 from probe.runner.parts import Asked, Part, Prompts, Table
 from probe.scores.components import questions
+from probe.sites import head_names
 from probe.subject import Subject
 from probe.targets import Unit
-
-Head = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,17 @@ def grouped(
     """
     asked, tokens = [], []
     for group in groups:
-        names = {unit.item: f"{group.name}: {unit.item}" for unit in group.units}
-        rows = {by: group.name, "prompt": list(names.values()), "correct": group.correct, **group.facts}
-        asked.append(pd.DataFrame(rows).dropna(subset="correct"))
-        kept = [unit for unit, correct in zip(group.units, group.correct, strict=True) if not np.isnan(correct)]
-        shown = list({unit.cluster: unit for unit in reversed(kept)}.values())[::-1][:most]
-        if shown:
+        names = [f"{group.name}: {unit.item}" for unit in group.units]
+        rows = pd.DataFrame({by: group.name, "prompt": names, "correct": group.correct, **group.facts})
+        asked.append(rows.dropna(subset="correct"))
+        first: dict[str, Unit] = {}  # of each cluster
+        for unit, correct in zip(group.units, group.correct, strict=True):
+            if not np.isnan(correct):
+                first.setdefault(unit.cluster, unit)
+        if shown := list(first.values())[:most]:
             words = {unit.item: subject.encode(group.texts[unit.item]).shown[: len(unit.ids)] for unit in shown}
-            seen = looks(subject, shown, list(dict.fromkeys(heads)), words)
-            tokens.append(seen.assign(prompt=seen["prompt"].map(names)))
+            seen = looks(subject, shown, heads, words)
+            tokens.append(seen.assign(prompt=f"{group.name}: " + seen["prompt"]))
     if not tokens:
         raise DataError(f"there is no prompt to show of {', '.join(group.name for group in groups)}.")
     return (
@@ -71,10 +73,10 @@ def at_the_answer(unit: Unit) -> Unit:
 
 
 def answers(
-    subject: Subject, by: str, tasks: Mapping[str, Dataset], heads: Sequence[Head], *, items: int, most: int = 3
+    subject: Subject, by: str, tasks: Mapping[str, Dataset], heads: Mapping[str, Head], *, items: int
 ) -> tuple[Part, ...]:
     """`grouped` for what a model is asked, seen from where its answers follow: of each task at most so many questions,
-    spread evenly over it. Raises as `probe.scores.components.questions`.
+    spread evenly over it. heads: task -> whose attention is shown. Raises as `probe.scores.components.questions`.
     """
     groups = []
     for task, dataset in tasks.items():
@@ -82,7 +84,8 @@ def answers(
         found = answered(subject, dataset, units).drop(columns="prompt")
         correct = found.pop("correct").to_numpy(dtype=np.float64)
         facts = {str(name): list(values) for name, values in found.items()}
+        facts["head"] = head_names([heads[task]] * len(units))
         texts = {item.item: item.text for item in dataset.items}
         groups.append(Group(task, texts, [at_the_answer(unit) for unit in units], correct, facts))
     caption = "The first ones, seen from where the answer follows. Right: of the answers to choose from, the right one "
-    return grouped(subject, by, groups, heads, caption=f"{caption}is the likeliest.", most=most)
+    return grouped(subject, by, groups, list(heads.values()), caption=f"{caption}is the likeliest.")

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.utils import parametrize
 
+from probe.errors import ProbeError
+from probe.models import gpt
 from probe.models.gpt import GPT, PARTS, Cache
 from probe.models.lean import lean
 from tests.models.test_gpt_options import VARIANTS, made, some_ids
@@ -74,6 +76,41 @@ def hooked_everywhere(model: GPT, calls: list[str]) -> Callable[[], None]:
     return register_module_forward_hook(hook).remove
 
 
+def hooked_everywhere_before(model: GPT, calls: list[str]) -> Callable[[], None]:
+    def hook(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if module is model.base_model.norm:
+            calls.append("hook")
+            return tuple(-x for x in given)
+        return None
+
+    return register_module_forward_pre_hook(hook).remove
+
+
+def compiled(model: GPT, calls: list[str]) -> Callable[[], None]:
+    """What `part.compile(backend=...)` does, without a compiler."""
+    part = model.base_model.blocks[0].mlp
+
+    def call(x: Tensor) -> Tensor:
+        calls.append("compiled")
+        return -part._call_impl(x)
+
+    part._compiled_call_impl = call
+    return lambda: setattr(part, "_compiled_call_impl", None)
+
+
+def traced(model: GPT, calls: list[str]) -> Callable[[], None]:
+    """What tracers do: another call for every module."""
+    own = nn.Module.__call__
+
+    def call(module: nn.Module, *args: object) -> object:
+        calls.append("traced")
+        out = own(module, *args)
+        return changed(out) if module is model.base_model.norm else out
+
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+    return lambda: setattr(nn.Module, "__call__", own)
+
+
 def with_a_forward_of_its_own(model: GPT, calls: list[str]) -> Callable[[], None]:
     part = model.base_model.blocks[0].mlp
     own = part.forward
@@ -125,7 +162,18 @@ def parametrized(model: GPT, calls: list[str]) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    "listen", [hooked, hooked_before, hooked_everywhere, with_a_forward_of_its_own, of_another_class, parametrized]
+    "listen",
+    [
+        hooked,
+        hooked_before,
+        hooked_everywhere,
+        hooked_everywhere_before,
+        compiled,
+        traced,
+        with_a_forward_of_its_own,
+        of_another_class,
+        parametrized,
+    ],
 )
 def test_whoever_listens_to_a_module_hears_every_step(
     listen: Callable[[GPT, list[str]], Callable[[], None]], model: GPT
@@ -139,6 +187,80 @@ def test_whoever_listens_to_a_module_hears_every_step(
     finally:
         stop()
     assert torch.equal(wrote(model), before)
+
+
+def test_backward_hooks_are_heard(model: GPT) -> None:
+    calls = []
+    part = model.requires_grad_().base_model.blocks[1].mlp
+    handle = part.register_full_backward_hook(lambda *_: calls.append("backward"))
+    lean(model, PARTS)(some_ids()).logits.sum().backward()
+    handle.remove()
+    assert calls == ["backward"]
+
+
+def test_text_is_written_without_the_modules(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(gpt, "lean", lambda *given: made.append(lean(*given)) or made[-1])
+    before = wrote(model)
+    assert len(made) == 1
+    assert not isinstance(made[0], nn.Module)
+    stop = hooked(model, [])
+    wrote(model)
+    stop()
+    assert made[1] is model
+    monkeypatch.setattr(gpt, "lean", lambda model, parts: model)
+    assert torch.equal(wrote(model), before)
+
+
+def test_a_forward_function_replaced_for_a_while_is_used_for_as_long(
+    model: GPT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, own = wrote(model), nn.Linear.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Linear, "forward", lambda self, x: -own(self, x))
+        turned = wrote(model)
+        assert torch.equal(lean(model, PARTS)(some_ids()).logits, model(some_ids()).logits)
+    assert not torch.equal(turned, before)
+    assert torch.equal(wrote(model), before)
+
+
+def test_a_part_in_two_places_is_one_part(model: GPT) -> None:
+    model.base_model.blocks[1] = model.base_model.blocks[0]
+    step = lean(model, PARTS)
+    assert torch.equal(step(some_ids()).logits, model(some_ids()).logits)
+    plain, kept = Cache(), Cache()
+    assert torch.equal(step(some_ids(), None, None, kept).logits, model(some_ids(), None, None, plain).logits)
+    assert len(kept.layers) == len(plain.layers) == 1
+
+
+class Scaled(nn.Module):
+    """A class with a constant, a property and a method that belongs to it."""
+
+    scale = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept = nn.Linear(3, 3)
+        self.nothing = None
+        self.register_buffer("shift", torch.ones(3))
+
+    @property
+    def twice(self) -> int:
+        return 2 * self.scale
+
+    @staticmethod
+    def turned(x: Tensor) -> Tensor:
+        return -x
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.nothing is None
+        return self.turned(self._kept(x)) * self.twice + self.shift + self.training
+
+
+def test_classes_named_may_have_what_classes_have() -> None:
+    part, x = Scaled(), torch.ones(2, 3)
+    for mode in (True, False):
+        assert torch.equal(lean(part.train(mode), (Scaled,))(x), part(x))
 
 
 def test_weights_changed_between_two_texts_are_the_new_ones(model: GPT) -> None:
@@ -160,3 +282,27 @@ def test_an_unknown_class_is_left_alone() -> None:
 
     for part in (Own(), nn.ModuleList([nn.Linear(2, 2), Own()])):
         assert lean(part) is part
+
+
+# the cache, which both use
+
+
+def test_a_cache_of_other_prompts_is_refused(model: GPT) -> None:
+    cache = Cache()
+    model(some_ids()[:1], cache=cache)
+    for n in (2, 3):
+        with pytest.raises(ProbeError, match=f"the cache holds 1 prompts, and {n} are to go on from it"):
+            model(some_ids()[:1, :1].expand(n, 1), cache=cache)
+
+
+@pytest.mark.parametrize("graded", [(0, 1, 0, 0), (1, 0, 1, 0), (0, 0, 1, 1), (1, 1, 0, 0)])
+def test_steps_with_and_without_gradients_may_follow_each_other(model: GPT, graded: tuple[int, ...]) -> None:
+    ids = some_ids()
+    whole, cache, start, before = model(ids).logits, Cache(room=6), 0, False
+    for n, grad in zip((5, 1, 3, 7), graded, strict=True):
+        model.requires_grad_(bool(grad))
+        got = model(ids[:, start : start + n], cache=cache).logits
+        assert torch.allclose(got, whole[:, start : start + n], atol=1e-5)
+        before = before or bool(grad)
+        assert got.requires_grad == before, "through the keys and values that were read with gradients"
+        start += n

@@ -16,7 +16,7 @@ from probe.runner.findings import Part
 from probe.runner.grouped import Group, answers, at_the_answer, grouped
 from probe.scores.components import questions
 from probe.subject import Subject
-from probe.targets import Unit
+from probe.targets import Answer, Row, Unit
 
 HEADS = [(2, 1), (3, 0), (2, 1)]
 
@@ -90,7 +90,8 @@ def test_groups_of_which_nothing_was_asked_are_refused(tiny: Subject) -> None:
 
 def test_answers_are_seen_from_where_they_follow(tiny: Subject) -> None:
     tasks = {task: language.dataset(task, 0, 4) for task in ("agreement", "facts")}
-    asked, tokens = frames(answers(tiny, "what", tasks, [(2, 1)], items=6))
+    asked, tokens = frames(answers(tiny, "what", tasks, {"agreement": (2, 1), "facts": (3, 0)}, items=6))
+    assert asked.groupby("what")["head"].unique().map(list).to_dict() == {"agreement": ["2.1"], "facts": ["3.0"]}
     assert asked.groupby("what").size().to_dict() == {"agreement": 6, "facts": 6}
     for task, dataset in tasks.items():
         texts = {i.item: i for i in dataset.items}
@@ -110,6 +111,21 @@ def test_answers_are_seen_from_where_they_follow(tiny: Subject) -> None:
                 assert list(mine["token"]) == list(encoded.shown)
                 assert mine["role"].iloc[-1] == "query"
                 assert mine["2.1"].sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_the_first_of_each_world_where_worlds_come_again(tiny: Subject) -> None:
+    (group, _) = groups(tiny)
+    worlds = ["A", "B", "B", "B", "C", "A"]
+    units = [replace(unit, cluster=world) for unit, world in zip(group.units, worlds, strict=False)]
+    some = replace(group, units=units, correct=np.ones(6), facts={})
+    _, tokens = frames(grouped(tiny, "what", [some], HEADS, caption="c", most=2))
+    assert list(dict.fromkeys(tokens["prompt"])) == [f"agreement: {units[n].item}" for n in (0, 1)]
+
+
+def test_an_answer_is_seen_from_where_it_follows_whatever_was_measured() -> None:
+    unit = Unit("x", "x", (5, 6, 7, 8, 9), (Row((1,), (0,), ((2,),)),), answer=Answer(3, (9,), ((8,),)))
+    seen = at_the_answer(unit)
+    assert (seen.ids, seen.rows) == ((5, 6, 7, 8), (Row((3,), (0,), ((2,),)),))
 
 
 def test_a_unit_that_asks_nothing_has_no_place_of_an_answer() -> None:

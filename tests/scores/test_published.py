@@ -11,7 +11,8 @@ from probe.data.ioi import ROLES
 from probe.data.syntax import RELATIONS, syntax
 from probe.data.texts import Labelled
 from probe.errors import DataError, UnknownName
-from probe.scores.published import PUBLISHED, best_offset, cat_sentence, claims_of, compare
+from probe.runner.findings import Findings
+from probe.scores.published import MEASURES, PUBLISHED, best_offset, cat_sentence, claims_of, compare
 from probe.studies import published_heads as study
 from probe.subject import Subject
 from tests.scores import stand_ins
@@ -135,6 +136,27 @@ def test_in_the_sentences_of_the_circuit_one_name_comes_twice(smollm2: Subject) 
     assert sum(u.answer is not None for u in bound.units) > 60
 
 
+def shown_is_what_is_said(found: Findings) -> None:
+    """The tokens' attention on the target is the number printed beside the prompt."""
+    asked, tokens = found.tables["asked"].frame.set_index("prompt"), found.tables["asked_tokens"].frame
+    for prompt, rows in tokens.groupby("prompt"):
+        said = asked.loc[prompt]
+        on = rows.loc[rows["role"] == "target", said["head"]].sum()
+        assert on == pytest.approx(said["on the target"], abs=1e-4)
+
+
+def test_the_row_shown_of_a_previous_token_is_the_one_that_is_counted(
+    gpt2: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {does: MEASURES[does] for does in ("duplicate token", "previous token")}
+    monkeypatch.setattr("probe.scores.published.MEASURES", few)
+    found = study.published_heads(gpt2, profile="quick", seed=0)
+    assert "previous token" in set(found.tables["asked"].frame["does"])
+    shown_is_what_is_said(found)
+    (section,) = (s for s in found.sections if s.title == "Where they look")
+    assert section.text[0].startswith("For each, the head that was published for it")
+
+
 def test_the_study_says_what_was_compared(uncased: Subject, chinese: Subject) -> None:
     found = study.published_heads(uncased, profile="quick", seed=0)
     assert found.answer.startswith("Of 6 published heads of bert-base-uncased, ")
@@ -147,8 +169,7 @@ def test_the_study_says_what_was_compared(uncased: Subject, chinese: Subject) ->
     compared = found.tables["published"].frame.set_index("does")["value"]
     for does in ("coreference", "det"):
         assert asked.loc[does, "correct"].mean() == pytest.approx(compared[does], abs=0.02)  # a mean over clusters
-    seen = found.tables["asked_tokens"].frame.groupby(lambda n: found.tables["asked_tokens"].frame["prompt"][n])
-    assert all((rows["role"] == "target").any() for _, rows in seen)
+    shown_is_what_is_said(found)
     other = study.published_heads(chinese, profile="quick", seed=0)
     assert other.answer.startswith("Nothing was published of bert-base-chinese that is compared here")
     assert other.tables["cat_chinese"].frame["head"].tolist()[0] == "6.5"

@@ -8,6 +8,7 @@ import probe
 from probe.runner.findings import Findings
 from probe.scores import placement
 from probe.studies import position as study
+from probe.subject import Subject
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +52,25 @@ def test_prompts_show_the_planted_head_looking_one_back(found: Findings) -> None
         assert roles.index("query") == roles.index("target") + 1 == len(rows) // 2
         assert rows["0.0"].iloc[roles.index("target")] > 0.99
     assert tokens["prompt"].nunique() == study.SHOWN * len(placement.KINDS)
+
+
+def test_right_is_where_the_whole_pattern_has_its_largest_weight(tiny: Subject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(study.PROMPTS, "quick", 6)
+        found = study.position(tiny, profile="quick", seed=1)
+    asked, heads = found.tables["asked"].frame, found.tables["heads"].frame
+    rights = []
+    for kind, rows in asked.groupby("text", sort=False):
+        best = heads[heads["text"] == kind].sort_values("previous", ascending=False).iloc[0]
+        layer, head = int(best["layer"]), int(best["head"])
+        assert set(rows["head"]) == {f"{layer}.{head}"}
+        for text, (_, row) in zip(placement.texts(tiny, kind, n=6, seed=1), rows.iterrows(), strict=True):
+            pattern = tiny.run(text, ["pattern"], layers=[layer])["pattern", layer][0, head]
+            at = len(tiny.encode(text).ids) // 2
+            assert row["correct"] == float(pattern[at].argmax() == at - 1)
+            assert row["on the previous token"] == pytest.approx(float(pattern[at, at - 1]), abs=1e-5)
+            rights.append(row["correct"])
+    assert 0 < sum(rights) < len(rights), "some are wrong, so that being right says something"
+    sinks = heads.loc[heads.groupby("text", sort=False)["first"].idxmax()]
+    shown = set(found.tables["asked_tokens"].frame.columns[3:])
+    assert shown == set(asked["head"]) | {f"{a}.{b}" for a, b in zip(sinks["layer"], sinks["head"], strict=True)}

@@ -57,7 +57,20 @@ def test_prompts_are_seen_by_the_head_that_writes_most_of_each_answer(found: Fin
     assert asked.groupby("task").size().to_dict() == dict.fromkeys(TASKS, ASKED["items"])
     heads = found.tables["head_parts"].frame
     most = heads.loc[heads.groupby("task")["value"].idxmax()]
+    said = asked.groupby("task")["head"].first()
+    assert said.to_dict() == {r["task"]: f"{r['layer']}.{r['head']}" for _, r in most.iterrows()}
     assert set(tokens.columns[3:]) == {f"{a}.{b}" for a, b in zip(most["layer"], most["head"], strict=True)}
+
+
+def test_a_head_that_writes_most_against_an_answer_is_not_the_one_shown(
+    tiny: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("mlp", 3, -1, 5.0), ("head", 3, 0, -4.0), ("head", 2, 1, 3.0), ("head", 1, 1, 1.0)]
+    parts = pd.DataFrame(rows, columns=["component", "layer", "head", "value"]).assign(task="agreement")
+    wrote = Written(pd.DataFrame(), parts, pd.DataFrame(), {})
+    monkeypatch.setitem(study.ASKED, "quick", ASKED)
+    section = study.asked_section(tiny, wrote, {"agreement": language.dataset("agreement", 0, 4)}, "quick")
+    assert set(section.parts[0].frame["head"]) == {"2.1"}
 
 
 def test_the_answer_says_on_only_of_what_stays(tiny: Subject) -> None:

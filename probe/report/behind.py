@@ -34,13 +34,14 @@ ROOM = 270_000
 class Shown:
     """A prompt as the template shows it. outcome: "right", "wrong" or "tie". facts: (column, value) beside it.
 
-    groups: its tokens, coloured by the first of the view's lines that has attention. codes: that of every line on every
-    piece, (line, piece) bytes in base64. sums: (field the script fills, words, "≈ 0.94").
+    line, groups: the first of the view's lines that has attention, and the tokens coloured by it. codes: that of every
+    line on every piece, (line, piece) bytes in base64. sums: (field the script fills, words, "≈ 0.94").
     """
 
     name: str
     outcome: str
     facts: tuple[tuple[str, str], ...]
+    line: str
     groups: Groups
     codes: str
     sums: tuple[tuple[str, str, str], ...]
@@ -187,6 +188,7 @@ def _shown(
         name=example.item,
         outcome={1.0: "right", 0.0: "wrong"}.get(float(row["correct"]), "tie"),
         facts=facts,
+        line=lines[0] if lines else "",
         groups=coloured(pieces, codes[0]) if lines else _plain(pieces),
         codes=base64.b64encode(codes.tobytes()).decode("ascii"),
         sums=_sums(example, pieces, codes[0]) if lines else (),

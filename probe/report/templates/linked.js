@@ -10,7 +10,7 @@
       const line = Math.max(lines.indexOf(name), 0);
       if (line === shown) return;
       shown = line;
-      figure.querySelector('[data-show="line"]').textContent = lines[line];
+      for (const element of all('[data-show="line"]', figure)) element.textContent = lines[line];
       for (const prompt of all("[data-codes]", figure)) {
         const codes = Uint8Array.from(atob(prompt.dataset.codes), (c) => c.charCodeAt(0));
         const tokens = all(".strip .tok", prompt);

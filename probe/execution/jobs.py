@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A cell to compute. file: the user's own file that the study is in. threads: of torch; None leaves them."""
+    """A cell to compute. file: the user's own file that the study is in. threads: None leaves them."""
 
     study: str
     file: Path | None
@@ -62,9 +62,9 @@ def work(job: Job, say: Say, study: Study | None = None) -> Outcome:
 
     try:
         if job.threads is not None:
-            import torch
+            from probe.threads import set_threads
 
-            torch.set_num_threads(job.threads)
+            set_threads(job.threads)
         cell = run_cell(
             study or _study(job),
             None if job.model is None else load(job.model),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from probe.runner import own_files
 from probe.runner.cells import run_cell
 from probe.runner.manifest import Manifest
 from probe.runner.registry import find_study
+from probe.threads import limited
 from probe.verify.comparison import Comparison, compare
 from probe.verify.differences import Tolerance
 from probe.verify.recorded import Recorded, read_recorded
@@ -63,7 +63,7 @@ def verify(
     study = _study(manifest, study_file)
     asked = model or manifest.asked.model or (manifest.model.name if manifest.model else None)
     began = time.monotonic()
-    with _torch_threads(threads or manifest.threads), tempfile.TemporaryDirectory(prefix="probe-verify-") as out:
+    with limited(threads or manifest.threads), tempfile.TemporaryDirectory(prefix="probe-verify-") as out:
         subject = _subject(manifest, asked) if asked is not None and manifest.model is not None else None
         cell = run_cell(
             study,
@@ -120,15 +120,3 @@ def _subject(manifest: Manifest, asked: str) -> Subject:
     if known and subject.attention != known.attention and known.attention in ("eager", "sdpa"):
         subject = load(asked, dtype=dtype, attention=known.attention)
     return subject
-
-
-@contextmanager
-def _torch_threads(number: int) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

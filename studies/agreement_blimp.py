@@ -154,9 +154,10 @@ def prompts_part(
     prompts = pd.DataFrame({"prompt": items, "correct": right, "noun": nouns, "attention on it": on})
     shown = units[:PROMPTS]
     than = "at the one between (foil)" if judged else "uniform attention would"
+    tokens = looks(subject, shown, heads, words_of(subject, pairs.texts, shown))
     caption = f"The first ones. Right: {head_names(heads)[0]} looks at the noun agreed with (target) more than {than}."
     return (
         probe.Table("prompts", prompts, "Each sentence.", digits=2, shown=False),
-        probe.Table("tokens", looks(subject, shown, heads, words_of(subject, pairs, shown)), "Tokens.", shown=False),
+        probe.Table("tokens", tokens, "Tokens.", shown=False),
         probe.Asked("sentences", probe.Prompts("prompts", "tokens", caption)),
     )

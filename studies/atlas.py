@@ -236,9 +236,9 @@ def asked_section(subject: Subject, judged: dict[str, Verdicts], sets: dict[str,
     for name, found in judged.items():
         measured, at = found.attention.measured, heads[name]
         units = measured.targets.units
-        facts = {"head": [f"{at[0]}.{at[1]}"] * len(units), "on the target": measured["target"][at]}
+        facts = {"head": head_names([at] * len(units)), "on the target": measured["target"][at]}
         correct = found.causal.behaviour.correct if asks else measured["correct"][at]
-        groups.append(Group(name, {i.item: i.text for i in sets[name].items}, units, correct, facts))
+        groups.append(Group(name, sets[name].texts, units, correct, facts))
     right = (
         "Right: of the answers to choose from, the model finds the right one likeliest."
         if asks

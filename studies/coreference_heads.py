@@ -282,7 +282,7 @@ def read_section(
             probe.Table("read", prompts, "Each snippet, and what the readout says.", digits=2, shown=False),
             probe.Table(
                 "read_tokens",
-                looks(subject, shown, heads, words_of(subject, snippets, shown)),
+                looks(subject, shown, heads, words_of(subject, snippets.texts, shown)),
                 "Tokens of some, with where heads look from the pronoun.",
                 shown=False,
             ),

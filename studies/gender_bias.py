@@ -146,7 +146,7 @@ def prompts_part(
         )
         shown = [units[item] for item in first_of(mine, "version", PROMPTS)]
         tables.append(mine)
-        tokens.append(looks(subject, shown, heads, words_of(subject, dataset, shown)))
+        tokens.append(looks(subject, shown, heads, words_of(subject, dataset.texts, shown)))
     caption = (
         f"The first sentences, in both versions. Right: {head_names(heads)[0]}, the head with the largest difference "
         "between them, gives more attention to the one who is meant than to the other."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import probe
+from probe.sites import head_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,14 +167,15 @@ def prompts_section(subject: Subject, texts: dict[str, list[str]], tables: dict[
     for kind, prompts in texts.items():
         names = [f"prompt {number:02}" for number in range(1, len(prompts) + 1)]
         units = [in_the_middle(name, subject.encode(text).ids) for name, text in zip(names, prompts, strict=True)]
-        (layer, head), on, right = heads[kind], [], []
+        on, right = [], []
+        layer, head = heads[kind]
         for unit in units:
             (row,) = unit.rows
             ((_, seen),) = subject.captured([unit.ids], ["pattern"], layers=[layer], rows=[row.query], batch_size=1)
             weights = seen["pattern", layer][0, head, 0].float().cpu().numpy()
             on.append(float(weights[row.target[0]]))
             right.append(float(weights.argmax() == row.target[0]))
-        facts = {"head": [f"{layer}.{head}"] * len(units), "on the previous token": on}
+        facts = {"head": head_names([heads[kind]] * len(units)), "on the previous token": on}
         groups.append(Group(kind, dict(zip(names, prompts, strict=True)), units, np.array(right), facts))
     sinks = [highest(table, "first") for table in tables.values()]
     return probe.Section(

@@ -106,9 +106,8 @@ def prompts_section(subject: Subject, found: Compared) -> probe.Section:
             measured = measure(subject, replace(measured.targets, units=units), quiet=True)
         on, most = measured["target"][layer, head], measured["word_correct"][layer, head]
         facts = {"head": [name] * len(on), "on the target": on}
-        texts = {item.item: item.text for item in dataset.items}
         correct = np.where(np.isnan(most), (on > 0.5).astype(float), most)  # tokens, not words: there is no most
-        groups.append(Group(does, texts, measured.targets.units, correct, facts))
+        groups.append(Group(does, dataset.texts, measured.targets.units, correct, facts))
     whose = "the head that was published for it, else the best one" if len(found.table) else "the best head"
     return probe.Section(
         "Where they look",

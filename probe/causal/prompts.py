@@ -77,9 +77,8 @@ def looks(
     return pd.concat(parts, ignore_index=True)
 
 
-def words_of(subject: Subject, dataset: Dataset, units: Iterable[Unit]) -> dict[str, tuple[str, ...]]:
-    """The text of each token of these units' prompts, by item."""
-    texts = {item.item: item.text for item in dataset.items}
+def words_of(subject: Subject, texts: Mapping[str, str], units: Iterable[Unit]) -> dict[str, tuple[str, ...]]:
+    """The text of each token of these units' prompts, by item. texts: item -> its text (`Dataset.texts`)."""
     return {unit.item: subject.encode(texts[unit.item]).shown[: len(unit.ids)] for unit in units}
 
 

@@ -28,6 +28,7 @@ from probe.compatibility.steps import Case, Failed, read
 from probe.compatibility.table import NOT_TEXT
 from probe.errors import ProbeError
 from probe.sites import CROSS, ENCODER, PREFIXED, SITES, split
+from probe.threads import limited
 
 Status = Literal["exact", "exact output, no pattern", "unsupported"]
 IMPLEMENTATIONS = ("eager", "sdpa")
@@ -225,11 +226,9 @@ def _quietly() -> Iterator[None]:
     if not _LOOKUP:
         _LOOKUP.append(AttentionInterface.get_interface)
     before = transformers.logging.get_verbosity()
-    threads = torch.get_num_threads()
     transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
     try:
-        yield
+        with limited(1):
+            yield
     finally:
         transformers.logging.set_verbosity(before)
-        torch.set_num_threads(threads)

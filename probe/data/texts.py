@@ -152,6 +152,11 @@ class Dataset:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Each item's name -> its text."""
+        return {item.item: item.text for item in self.items}
+
+    @property
     def item_hashes(self) -> dict[str, str]:
         """Each item's name -> the first eight digits of its SHA-256, to tell which items of two versions differ."""
         texts = {i.item: json.dumps(asdict(i), sort_keys=True, ensure_ascii=False) for i in self.items}

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from probe.data import language
 from probe.errors import UnknownName
 from probe.models import store
@@ -17,6 +15,7 @@ from probe.models.config import Config
 from probe.models.corpora import Stage, SyntheticLanguage
 from probe.models.tokenizer import word_tokenizer
 from probe.models.train import Recipe, Trained, train
+from probe.threads import limited
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,7 @@ def make(name: str, folder: Path, *, resume: bool = False, quiet: bool = False) 
         raise UnknownName.of("recipe", name, RECIPES)
     named = RECIPES[name]
     tokenizer = word_tokenizer(language.WORDS)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with limited(1):
         trained = train(
             Config(vocab_size=len(tokenizer), **named.config),
             named.recipe,
@@ -66,8 +63,6 @@ def make(name: str, folder: Path, *, resume: bool = False, quiet: bool = False) 
             resume=resume,
             quiet=quiet,
         )
-    finally:
-        torch.set_num_threads(threads)
     reached = task_accuracy(trained.model, tokenizer)
     record = {"recipe": name, **trained.record, "accuracy": reached.set_index("task").to_dict("index")}
     store.write_json(folder / "recipe.json", record)

@@ -7,8 +7,7 @@ The encoder reads `<bos> c a f .`, the decoder `<bos> f a c`, and each of the de
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from probe.models.tokenizer import BEGIN_ID, PAD_ID, SPECIAL, word_tokenizer
 from probe.models.train import Recipe, learning_rate
+from probe.threads import limited
 
 SYMBOLS = tuple("abcdefghijklmnop")
 END = "."
@@ -115,7 +115,7 @@ def train(recipe: Recipe, kept: Collection[String] = ()) -> Reverser:
     model = new_model(recipe.seed).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     losses = []
-    with _one_thread():
+    with limited(1):
         for step in range(recipe.steps):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(recipe, step)
@@ -126,16 +126,6 @@ def train(recipe: Recipe, kept: Collection[String] = ()) -> Reverser:
             optimizer.step()
             losses.append(loss.item())
     return Reverser(model.eval(), tuple(losses))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _loss(model: Any, strings: Sequence[String]) -> Tensor:

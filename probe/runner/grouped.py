@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from probe.causal.prompts import answered, looks
+from probe.causal.prompts import answered, looks, words_of
 from probe.causal.sweep import Head
 from probe.data.texts import Dataset
 from probe.errors import DataError
@@ -52,8 +52,7 @@ def grouped(
             if not np.isnan(correct):
                 first.setdefault(unit.cluster, unit)
         if shown := list(first.values())[:most]:
-            words = {unit.item: subject.encode(group.texts[unit.item]).shown[: len(unit.ids)] for unit in shown}
-            seen = looks(subject, shown, heads, words)
+            seen = looks(subject, shown, heads, words_of(subject, group.texts, shown))
             tokens.append(seen.assign(prompt=f"{group.name}: " + seen["prompt"]))
     if not tokens:
         raise DataError(f"there is no prompt to show of {', '.join(group.name for group in groups)}.")
@@ -85,7 +84,6 @@ def answers(
         correct = found.pop("correct").to_numpy(dtype=np.float64)
         facts = {str(name): list(values) for name, values in found.items()}
         facts["head"] = head_names([heads[task]] * len(units))
-        texts = {item.item: item.text for item in dataset.items}
-        groups.append(Group(task, texts, [at_the_answer(unit) for unit in units], correct, facts))
+        groups.append(Group(task, dataset.texts, [at_the_answer(unit) for unit in units], correct, facts))
     caption = "The first ones, seen from where the answer follows. Right: of the answers to choose from, the right one "
     return grouped(subject, by, groups, list(heads.values()), caption=f"{caption}is the likeliest.")

@@ -89,7 +89,7 @@ def test_words_that_are_measured_look_as_the_models_own_attention_does(minilm: S
     row = whole.rows[0]
     units = [replace(whole, rows=(replace(row, query=(row.query[0], row.query[0] + 1)),)), other]  # one of two pieces
     heads = [(3, 7), (0, 2)]
-    table = looks(minilm, units, heads, words_of(minilm, sentences, units))
+    table = looks(minilm, units, heads, words_of(minilm, sentences.texts, units))
     assert list(table) == ["prompt", "token", "role", "3.7", "0.2"]
     for unit in units:
         with torch.no_grad():

@@ -107,8 +107,7 @@ class Cache:
         past = self.layers.get(layer)
         if past is not None and past[0].shape[0] != key.shape[0]:
             raise ProbeError(f"the cache holds {past[0].shape[0]} prompts, and {key.shape[0]} are to go on from it.")
-        if key.requires_grad or (past is not None and past[0].requires_grad):
-            # What was read before may be needed for gradients: nothing is written over.
+        if key.requires_grad:  # what was read before may be needed for gradients: nothing is written over
             both = (key, value) if past is None else (torch.cat([past[0], key], 2), torch.cat([past[1], value], 2))
             self._buffers.pop(layer, None)
         else:

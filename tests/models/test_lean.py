@@ -301,7 +301,7 @@ def test_steps_with_and_without_gradients_may_follow_each_other(
     model: GPT, graded: tuple[int, ...], frozen: bool
 ) -> None:
     ids = some_ids()
-    whole, cache, start = model(ids).logits, Cache(room=6), 0
+    whole, cache, start = model(ids).logits, Cache(room=32), 0  # so much that a hole in it would be read
     model.requires_grad_()
     for n, grad in zip((5, 1, 3, 7), graded, strict=True):
         if frozen:

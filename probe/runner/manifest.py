@@ -43,6 +43,7 @@ CODE = (
     "cost",
     "stats.py",
     "targets.py",
+    "threads.py",
     "sites.py",
     "subject.py",
 )

@@ -108,7 +108,8 @@ def _on_text(path: Path, folder: Path, given: dict[str, Any], sets: Sequence[str
     recipe = Recipe(**{name: value for name, value in given.items() if name in in_training})
     text = read_text(path)
     made = character_tokenizer(text) if kind == "char" else byte_pair_tokenizer(split(text)[0], size or 1024)
-    config = Config(len(made), **{name: value for name, value in given.items() if name not in in_training})
+    parts = {name: value for name, value in given.items() if name not in in_training}
+    config = Config(len(made), **{"gradients": "by_hand", **parts})
     corpus = TextFile(text, made, positions=config.max_positions, name=path.name)
     return train(config, recipe, corpus, tokenizer=made, folder=folder, resume=resume)
 

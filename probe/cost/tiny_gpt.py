@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,14 +41,15 @@ class Task(NamedTuple):
     make: Callable[[int], tuple[Run, Run]]
 
 
-def training(seed: int, activation: str = OWN) -> tuple[Run, Run]:
+def training(seed: int, activation: str = OWN, gradients: str = "by_hand") -> tuple[Run, Run]:
     """One step of each: forward, cross-entropy of the next token, backward, fused AdamW. A run returns its loss (nats).
 
-    activation: GPT-2's, by its name in transformers.
+    activation: GPT-2's, by its name in transformers. gradients: the tiny GPT's (`Config.gradients`); by default those
+    that `probe train` takes.
     """
     draws = torch.Generator().manual_seed(seed)
     ids = torch.randint(SIZES.vocab_size, (BATCH, LENGTH + 1), generator=draws)
-    tiny, twin = _both(seed, activation)
+    tiny, twin = _both(seed, replace(SIZES, gradients=gradients), activation)
     return (
         _step(twin.train(), lambda read: twin(input_ids=read, use_cache=False).logits, ids),
         _step(tiny.train(), lambda read: tiny(read).logits, ids),
@@ -72,6 +74,9 @@ def decoding(seed: int) -> tuple[Run, Run]:
 
 TASKS = {
     "training": Task("training step, 32 x 128 tokens", BATCH * LENGTH, training),
+    "training-autograd": Task(
+        "training step, the tiny GPT with torch's gradients", BATCH * LENGTH, partial(training, gradients="torch")
+    ),
     "training-fused-gelu": Task(
         "training step, GPT-2 with a fused activation", BATCH * LENGTH, partial(training, activation=FUSED)
     ),
@@ -79,13 +84,13 @@ TASKS = {
 }
 
 
-def _both(seed: int, activation: str = OWN) -> tuple[GPT, Any]:
+def _both(seed: int, config: Config = SIZES, activation: str = OWN) -> tuple[GPT, Any]:
     """A tiny GPT and GPT-2 with its weights."""
     from transformers.activations import ACT2FN
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        tiny = GPT(SIZES)
+        tiny = GPT(config)
         twin: Any = to_transformers(tiny)
     for block in twin.transformer.h:
         block.mlp.act = ACT2FN[activation]

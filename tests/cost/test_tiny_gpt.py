@@ -22,10 +22,10 @@ def test_the_sizes_are_those_that_were_agreed() -> None:
     assert (SIZES.d_model, SIZES.n_layers, SIZES.n_heads, SIZES.max_positions) == (128, 4, 4, 128)
     assert (tiny_gpt.BATCH, tiny_gpt.LENGTH) == (32, 128)
     tokens = {name: task.tokens for name, task in TASKS.items()}
-    assert tokens == {"training": 4096, "training-fused-gelu": 4096, "decoding": 112}
+    assert tokens == {"training": 4096, "training-autograd": 4096, "training-fused-gelu": 4096, "decoding": 112}
 
 
-@pytest.mark.parametrize("task", ["training", "training-fused-gelu"])
+@pytest.mark.parametrize("task", ["training", "training-autograd", "training-fused-gelu"])
 def test_both_take_the_same_training_steps(task: str) -> None:
     twin, tiny = TASKS[task].make(3)
     theirs, ours = ([float(run()) for _ in range(3)] for run in (twin, tiny))
@@ -88,4 +88,7 @@ def test_the_page_gives_tokens_a_second(table: pd.DataFrame) -> None:
     assert "| training step, 32 x 128 tokens | 2,048 | 5,461 | 3.00 (2.00–4.00) | 2 |" in lines
     assert len(lines) == 2 + len(TASKS)
     text = tiny_answer(table)
-    assert "training step, 32 x 128 tokens, 3.00 (2.00–4.00); training step, GPT-2 with a fused activation, 3" in text
+    assert (
+        "training step, 32 x 128 tokens, 3.00 (2.00–4.00); training step, the tiny GPT with torch's gradients" in text
+    )
+    assert "training step, GPT-2 with a fused activation, 3.00 (2.00–4.00)" in text

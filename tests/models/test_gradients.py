@@ -1,0 +1,118 @@
+"""Gradients written out: against finite differences, against torch's own, and where they are not taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from probe.errors import UnknownName
+from probe.models import gradients
+from probe.models.gpt import GPT, Config
+
+SIZES: dict[str, Any] = {"vocab_size": 11, "n_layers": 2, "d_model": 16, "max_positions": 12}
+TOLERANCE = 2e-6  # of float32, in gradients of order 1
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers of float64 that ask for gradients."""
+    return torch.randn(shape, dtype=torch.double, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def made(**options: Any) -> GPT:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return GPT(Config(**{**SIZES, "init_scale": 0.3, **options}))
+
+
+def learned(model: GPT, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients, by parameter."""
+    logits = model(ids[:, :-1]).logits
+    assert logits is not None
+    loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_against_finite_differences_and_torchs_kernel(causal: bool) -> None:
+    q, k, v = (numbers(2, 3, 7, 4, seed=seed) for seed in range(3))
+    assert torch.autograd.gradcheck(lambda *qkv: gradients.attention(*qkv, 0.4, causal), (q, k, v))
+    kernel = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.4)
+    torch.testing.assert_close(gradients.attention(q, k, v, 0.4, causal), kernel, rtol=0, atol=1e-14)
+
+
+def test_gelu_against_finite_differences_and_torchs_own() -> None:
+    x = (numbers(60).detach() * 3).requires_grad_()
+    assert torch.autograd.gradcheck(gradients.gelu, x)
+    torch.testing.assert_close(gradients.gelu(x), F.gelu(x, approximate="tanh"), rtol=0, atol=1e-14)
+    far = torch.tensor([-1e4, -50.0, 0.0, 50.0, 1e4], requires_grad=True)
+    (slope,) = torch.autograd.grad(gradients.gelu(far).sum(), far)
+    assert slope.tolist() == [0, 0, 0.5, 1, 1]  # also where x³ is far above what float32 can tell from infinity
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"n_kv_heads": 2}, {"position": "rope", "ffn": "swiglu"}, {"bias": False, "ffn": "none"}, {"d_head": 6}],
+    ids=str,
+)
+def test_a_model_learns_the_same_with_either(options: dict[str, Any]) -> None:
+    ids = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(1))
+    loss, found = learned(made(**options, gradients="by_hand"), ids)
+    expected, right = learned(made(**options), ids)
+    assert float(loss) == pytest.approx(float(expected), abs=TOLERANCE)
+    assert found.keys() == right.keys()
+    assert len(found) == len(list(made(**options).parameters()))
+    for name, gradient in right.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=TOLERANCE, msg=name)
+        assert gradient.abs().max() > 1e-4, name
+
+
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the functions written out, as they are called."""
+    seen: list[str] = []
+    for name in ("attention", "gelu"):
+        own = getattr(gradients, name)
+
+        def counted(*args: Any, own: Any = own, name: str = name) -> Any:
+            seen.append(name)
+            return own(*args)
+
+        monkeypatch.setattr(gradients, name, counted)
+    return seen
+
+
+def test_only_where_gradients_are_asked_for_and_the_kernel_would_have_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, ids = called(monkeypatch), torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(1))
+    padded = torch.tensor([[1] * 8, [0] * 3 + [1] * 5])
+    model = made(gradients="by_hand")
+    model(ids)
+    assert seen == ["attention", "gelu"] * 2
+    seen.clear()
+    with torch.no_grad():
+        model(ids)
+    model.generate(ids, max_new_tokens=2)
+    made()(ids)
+    assert not seen
+    model(ids, padded)
+    made(gradients="by_hand", attention="eager")(ids)
+    assert seen == ["gelu"] * 4
+    seen.clear()
+    monkeypatch.setattr(gradients, "KEPT", 7)
+    model(ids)
+    assert seen == ["gelu"] * 2
+
+
+def test_gradients_of_gradients_are_refused_rather_than_wrong() -> None:
+    x = numbers(4)
+    (slope,) = torch.autograd.grad(gradients.gelu(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def test_an_unknown_kind_is_named() -> None:
+    with pytest.raises(UnknownName, match="by_hand"):
+        Config(vocab_size=5, gradients="by-hand")

@@ -18,7 +18,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no FFN": {"ffn": "none"},
     "post-norm": {"norm_place": "post"},
 }
-DEPTHS = (4, 16)
+DEPTHS = {"quick": (4, 8), "full": (4, 16)}  # layers
 SIZES = {
     "quick": {"steps": 120, "batch_size": 16, "d_model": 32, "seeds": 1, "questions": 48},
     "full": {"steps": 400, "batch_size": 16, "d_model": 64, "seeds": 2, "questions": 400},
@@ -34,7 +34,7 @@ def block(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.F
     attention and FFN write.
     """
     sizes = SIZES[profile]
-    curves, final, baseline = training(sizes, seed)
+    curves, final, baseline = training(sizes, DEPTHS[profile], seed)
     parts, ablations = written_by_task(subject, sizes["questions"], seed)
     return probe.Findings(
         answer=answer(final, baseline, parts, ablations, subject.name),
@@ -60,7 +60,7 @@ def block(subject: Subject, *, profile: str = "quick", seed: int = 0) -> probe.F
     )
 
 
-def training(sizes: dict[str, int], seed: int) -> tuple[pd.DataFrame, pd.DataFrame, float]:
+def training(sizes: dict[str, int], depths: tuple[int, int], seed: int) -> tuple[pd.DataFrame, pd.DataFrame, float]:
     """Training curves (variant, layers, seed, step, loss), losses at the end, and the baseline's loss."""
     import pandas as pd
 
@@ -75,7 +75,7 @@ def training(sizes: dict[str, int], seed: int) -> tuple[pd.DataFrame, pd.DataFra
     corpus = SyntheticLanguage(tokenizer)
     curves, final = [], []
     steps = sizes["steps"]
-    for depth in DEPTHS:
+    for depth in depths:
         for name, options in VARIANTS.items():
             for run in range(sizes["seeds"]):
                 config = Config(len(tokenizer), n_layers=depth, d_model=sizes["d_model"], **options)
@@ -228,14 +228,15 @@ def writing_section(parts: pd.DataFrame, ablations: pd.DataFrame, name: str) -> 
 def answer(final: pd.DataFrame, baseline: float, parts: pd.DataFrame, ablations: pd.DataFrame, name: str) -> str:
     """The study in a sentence."""
     loss = final.groupby(["variant", "layers"])["held-out loss"].mean()
+    shallow, deep = sorted(final["layers"].unique())
 
     def at(variant: str) -> str:
-        return " and ".join(f"{loss[variant, depth]:.2f}" for depth in DEPTHS)
+        return f"{loss[variant, shallow]:.2f} and {loss[variant, deep]:.2f}"
 
     whole = parts[parts["layer"] == -1].groupby("component")["share"].mean()
     right = ablations.groupby("ablated")["accuracy"].mean()
     return (
-        f"With {DEPTHS[0]} and {DEPTHS[1]} layers, held-out loss ends at {at('whole')} nats per token for the whole "
+        f"With {shallow} and {deep} layers, held-out loss ends at {at('whole')} nats per token for the whole "
         f"block, {at('no residual')} without residual connections, {at('no norm')} without norms and {at('no FFN')} "
         f"without FFN (word frequencies alone: {baseline:.2f}); in {name}, attention writes {whole['attention']:.0%} "
         f"of the answer's logit difference and FFN {whole.get('mlp', 0.0):.0%} (mean over tasks), and of "

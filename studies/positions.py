@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EXACT = 1e-6  # differences up to here are rounding
-QUICK = {"order": 150, "language": 300}  # steps of training
+QUICK = {"order": 120, "language": 200}  # steps of training
 FULL = {"order": 300, "language": 1000}
 CLAIM = "Word order comes entirely from positional encoding"
 

@@ -24,7 +24,7 @@ SMALL = {"steps": 24, "batch_size": 4, "d_model": 16, "seeds": 2, "questions": 1
 @pytest.fixture(scope="module")
 def found(tiny: Subject) -> Findings:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "DEPTHS", (1, 2))
+        patch.setitem(study.DEPTHS, "quick", (1, 2))
         patch.setitem(study.SIZES, "quick", SMALL)
         return study.block(tiny, profile="quick", seed=0)
 

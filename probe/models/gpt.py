@@ -352,7 +352,12 @@ class GPT(nn.Module):
         cache: Cache | None = None,
     ) -> Output:
         hidden = self.base_model(input_ids, attention_mask, position_ids, cache).last_hidden_state
-        return Output(hidden @ self.base_model.embed.weight.T if self.config.tied else self.unembed(hidden), hidden)
+        if not self.config.tied:
+            return Output(self.unembed(hidden), hidden)
+        weight = self.base_model.embed.weight
+        if weight.is_meta and not hidden.is_meta:  # such a product is made without a complaint, of whatever lies there
+            raise ProbeError("the embedding is offloaded, and tied to the unembedding: keep it, or set tied=False.")
+        return Output(hidden @ weight.T, hidden)
 
     def generate(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,11 +41,14 @@ def grouped(
     """The tables `asked` (every prompt) and `asked_tokens` (of some), and the `probe.Asked` over them.
 
     by: what the groups are called, a column. heads: whose attention is shown, from the query of each unit's first row.
-    most: prompts of a group that are shown, each of another cluster. Raises DataError where no prompt is left.
+    most: prompts of a group that are shown, each of another cluster. Raises DataError where no prompt is left, or two
+    prompts of a group have one name.
     """
     asked, tokens = [], []
     for group in groups:
         names = [f"{group.name}: {unit.item}" for unit in group.units]
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise DataError(f"{twice[0]!r} names more than one prompt.")
         rows = pd.DataFrame({by: group.name, "prompt": names, "correct": group.correct, **group.facts})
         asked.append(rows.dropna(subset="correct"))
         first: dict[str, Unit] = {}  # of each cluster

@@ -199,3 +199,17 @@ def test_choices_that_contradict_each_other_are_errors(
 def test_a_bidirectional_model_writes_no_text() -> None:
     with pytest.raises(ProbeError, match="bidirectional model has no use for a cache"):
         made(visible="bidirectional").generate(some_ids(), max_new_tokens=2)
+
+
+def test_an_offloaded_embedding_that_is_tied_is_refused_and_another_is_read_the_same() -> None:
+    from accelerate import cpu_offload
+
+    ids = torch.tensor([[1, 2, 3]])
+    apart = made(tied=False)
+    expected = apart(ids).logits
+    cpu_offload(apart, execution_device=torch.device("cpu"))
+    assert torch.equal(apart(ids).logits, expected)
+    tied = made()
+    cpu_offload(tied, execution_device=torch.device("cpu"))
+    with pytest.raises(ProbeError, match="offloaded, and tied to the unembedding"):
+        tied(ids)

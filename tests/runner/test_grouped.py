@@ -131,3 +131,10 @@ def test_an_answer_is_seen_from_where_it_follows_whatever_was_measured() -> None
 def test_a_unit_that_asks_nothing_has_no_place_of_an_answer() -> None:
     with pytest.raises(DataError, match=r"x asks nothing"):
         at_the_answer(Unit("x", "x", (1, 2), ()))
+
+
+def test_two_prompts_of_one_name_are_named(tiny: Subject) -> None:
+    (first, second) = groups(tiny)
+    same = replace(second, units=[second.units[0], *second.units[:-1]])
+    with pytest.raises(DataError, match=f"'{second.name}: {second.units[0].item}' names more than one prompt"):
+        grouped(tiny, "what", [first, same], HEADS, caption="c")

@@ -105,11 +105,11 @@ def _on_text(path: Path, folder: Path, given: dict[str, Any], sets: Sequence[str
     hints = {name: hint for part in (Config, Recipe) for name, hint in get_type_hints(part).items() if name not in own}
     given |= dict(_setting(words, hints) for words in sets)
     in_training = {f.name for f in fields(Recipe)}
+    given.setdefault("gradients", "by_hand")
     recipe = Recipe(**{name: value for name, value in given.items() if name in in_training})
     text = read_text(path)
     made = character_tokenizer(text) if kind == "char" else byte_pair_tokenizer(split(text)[0], size or 1024)
-    parts = {name: value for name, value in given.items() if name not in in_training}
-    config = Config(len(made), **{"gradients": "by_hand", **parts})
+    config = Config(len(made), **{name: value for name, value in given.items() if name not in in_training})
     corpus = TextFile(text, made, positions=config.max_positions, name=path.name)
     return train(config, recipe, corpus, tokenizer=made, folder=folder, resume=resume)
 

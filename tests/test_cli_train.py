@@ -216,7 +216,10 @@ def test_settings_are_read_as_the_types_they_have(text: Path, tmp_path: Path) ->
     assert command("train", text, *SMALL, *given, *out).code == 0
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     assert (config["tied"], config["visible"], config["window"]) == (False, "sliding", 8)
-    assert json.loads((tmp_path / "m" / "recipe.json").read_text())["warmup"] == 2
+    recipe = json.loads((tmp_path / "m" / "recipe.json").read_text())
+    assert (recipe["warmup"], recipe["gradients"]) == (2, "by_hand")
+    assert command("train", text, *SMALL, "--set", "gradients=torch", "--out", tmp_path / "n").code == 0
+    assert json.loads((tmp_path / "n" / "recipe.json").read_text())["gradients"] == "torch"
 
 
 def test_a_vocabulary_size_is_of_byte_pairs_only(text: Path, tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from torch.nn import functional as F
 from probe.cost.pairs import paired, timing_options
 from probe.models.exchange import to_transformers
 from probe.models.gpt import GPT, Config
+from probe.models.gradients import by_hand
 
 SIZES = Config(vocab_size=256)  # else the shipped tiny GPT's, with 128 positions
 BATCH, LENGTH = 32, 128  # of a training step
@@ -44,15 +44,20 @@ class Task(NamedTuple):
 def training(seed: int, activation: str = OWN, gradients: str = "by_hand") -> tuple[Run, Run]:
     """One step of each: forward, cross-entropy of the next token, backward, fused AdamW. A run returns its loss (nats).
 
-    activation: GPT-2's, by its name in transformers. gradients: the tiny GPT's (`Config.gradients`); by default those
+    activation: GPT-2's, by its name in transformers. gradients: the tiny GPT's (`Recipe.gradients`); by default those
     that `probe train` takes.
     """
     draws = torch.Generator().manual_seed(seed)
     ids = torch.randint(SIZES.vocab_size, (BATCH, LENGTH + 1), generator=draws)
-    tiny, twin = _both(seed, replace(SIZES, gradients=gradients), activation)
+    tiny, twin = _both(seed, activation)
+
+    def logits(read: Tensor) -> Tensor:
+        with by_hand(gradients == "by_hand"):
+            return cast(Tensor, tiny(read).logits)
+
     return (
         _step(twin.train(), lambda read: twin(input_ids=read, use_cache=False).logits, ids),
-        _step(tiny.train(), lambda read: tiny(read).logits, ids),
+        _step(tiny.train(), logits, ids),
     )
 
 
@@ -84,13 +89,13 @@ TASKS = {
 }
 
 
-def _both(seed: int, config: Config = SIZES, activation: str = OWN) -> tuple[GPT, Any]:
+def _both(seed: int, activation: str = OWN) -> tuple[GPT, Any]:
     """A tiny GPT and GPT-2 with its weights."""
     from transformers.activations import ACT2FN
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        tiny = GPT(config)
+        tiny = GPT(SIZES)
         twin: Any = to_transformers(tiny)
     for block in twin.transformer.h:
         block.mlp.act = ACT2FN[activation]

@@ -13,7 +13,6 @@ CHOICES = {
     "visible": ("causal", "bidirectional", "sliding"),
     "ffn": ("gelu", "swiglu", "none"),
     "attention": ("fused", "eager"),
-    "gradients": ("torch", "by_hand"),
 }
 
 
@@ -42,7 +41,6 @@ class Config:
     tied: bool = True  # whether the unembedding is the token embedding
     init_scale: float | None = 0.02  # standard deviation of every matrix at first (GPT-2's); None: PyTorch's own
     attention: str = "fused"  # fused: torch's kernel | eager: explicit arithmetic; same numbers
-    gradients: str = "torch"  # torch: autograd's | by_hand: of fused attention and GELU, written out; same, and faster
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():

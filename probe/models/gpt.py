@@ -73,7 +73,7 @@ def fused_attention(
     key, value = shared(key, query.shape[1]), shared(value, query.shape[1])
     # Without a mask: the whole prompt, or the newest token, which sees every cached key.
     causal = mask is None and query.shape[2] > 1 and bool(module.is_causal)
-    if gradients.wanted(module) and mask is None and key.shape[2] <= gradients.KEPT:
+    if gradients.wanted(query) and mask is None and key.shape[2] <= gradients.KEPT:
         return gradients.attention(query, key, value, scaling, causal).transpose(1, 2), None
     z = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, is_causal=causal)
     return z.transpose(1, 2), None
@@ -179,7 +179,7 @@ class Attention(nn.Module):
         super().__init__()
         self.config = config
         self.d_head = config.head_width
-        self.is_causal, self.gradients = config.visible != "bidirectional", config.gradients
+        self.is_causal = config.visible != "bidirectional"
         self.heads = [config.n_heads, config.kv_heads, config.kv_heads]
         self.qkv = nn.Linear(config.d_model, sum(self.heads) * self.d_head, bias=config.bias)
         self.out = nn.Linear(config.n_heads * self.d_head, config.d_model, bias=config.bias)
@@ -204,7 +204,7 @@ class MLP(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.expand = nn.Linear(config.d_model, config.mlp_width, bias=config.bias)
-        self.gated, self.gradients = config.ffn == "swiglu", config.gradients
+        self.gated = config.ffn == "swiglu"
         if self.gated:
             self.gate = nn.Linear(config.d_model, config.mlp_width, bias=config.bias)
         self.contract = nn.Linear(config.mlp_width, config.d_model, bias=config.bias)
@@ -213,7 +213,7 @@ class MLP(nn.Module):
         if self.gated:  # SwiGLU (Shazeer 2020): what passes is decided by a gate of its own.
             return cast(Tensor, self.contract(F.silu(self.gate(x)) * self.expand(x)))
         wide = self.expand(x)
-        bent = gradients.gelu(wide) if gradients.wanted(self) else F.gelu(wide, approximate="tanh")  # GPT-2's form
+        bent = gradients.gelu(wide) if gradients.wanted(wide) else F.gelu(wide, approximate="tanh")  # GPT-2's form
         return cast(Tensor, self.contract(bent))
 
 

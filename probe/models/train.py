@@ -22,18 +22,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probe.errors import ProbeError
+from probe.errors import ProbeError, UnknownName
 from probe.models import store
 from probe.models.checkpoints import CHECKPOINT, LOSSES, Training, claim, keep, restore
 from probe.models.corpora import Corpus
 from probe.models.gpt import GPT, Config
+from probe.models.gradients import by_hand
 from probe.models.tokenizer import PAD_ID
 from probe.tty import progress
+
+GRADIENTS = ("torch", "by_hand")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. Loss is cross-entropy in nats per token; padding does not count. Raises ProbeError."""
+    """How to train. Loss is cross-entropy in nats per token; padding does not count. Raises ProbeError, UnknownName."""
 
     steps: int = 2000
     batch_size: int = 64  # rows: texts, or windows of a text
@@ -44,6 +47,7 @@ class Recipe:
     clip: float = 1.0  # largest norm of the gradient
     every: int = 250  # steps from one evaluation, and checkpoint, to the next
     seed: int = 0  # of the first weights and of the order of the data
+    gradients: str = "torch"  # torch: autograd's | by_hand: of `probe.models.gradients`, faster; same but for rounding
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "every"):
@@ -55,6 +59,8 @@ class Recipe:
         for name in ("warmup", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ProbeError(f"{name}={getattr(self, name)} must be at least 0.")
+        if self.gradients not in GRADIENTS:
+            raise UnknownName.of("gradients of a training", self.gradients, GRADIENTS)
         if not 0 <= self.beta2 < 1:
             raise ProbeError(f"beta2={self.beta2} must be at least 0 and below 1.")
 
@@ -172,7 +178,8 @@ def _update(training: Training, recipe: Recipe, rows: list[Tensor]) -> None:
     training.optimizer.zero_grad(set_to_none=True)
     total = 0.0
     for ids in rows:
-        loss = summed_loss(training.model, ids) / n
+        with by_hand(recipe.gradients == "by_hand"):
+            loss = summed_loss(training.model, ids) / n
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
     if not math.isfinite(total):

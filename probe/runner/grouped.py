@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,13 +41,11 @@ def grouped(
 
     by: what the groups are called, a column. heads: whose attention is shown, from the query of each unit's first row.
     most: prompts of a group that are shown, each of another cluster. Raises DataError where no prompt is left, or two
-    prompts of a group have one name.
+    have one name.
     """
     asked, tokens = [], []
     for group in groups:
         names = [f"{group.name}: {unit.item}" for unit in group.units]
-        if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise DataError(f"{twice[0]!r} names more than one prompt.")
         rows = pd.DataFrame({by: group.name, "prompt": names, "correct": group.correct, **group.facts})
         asked.append(rows.dropna(subset="correct"))
         first: dict[str, Unit] = {}  # of each cluster
@@ -60,8 +57,11 @@ def grouped(
             tokens.append(seen.assign(prompt=f"{group.name}: " + seen["prompt"]))
     if not tokens:
         raise DataError(f"there is no prompt to show of {', '.join(group.name for group in groups)}.")
+    every = pd.concat(asked, ignore_index=True)
+    if (twice := every["prompt"][every["prompt"].duplicated()]).size:
+        raise DataError(f"{twice.iloc[0]!r} names more than one prompt.")
     return (
-        Table("asked", pd.concat(asked, ignore_index=True), "Every prompt.", digits=2, shown=False),
+        Table("asked", every, "Every prompt.", digits=2, shown=False),
         Table("asked_tokens", pd.concat(tokens, ignore_index=True), "Tokens of some.", shown=False),
         Asked("asked_prompts", Prompts("asked", "asked_tokens", caption), by),
     )

@@ -16,6 +16,7 @@ from probe.cost.harness import TINY_COLUMNS, ask_tiny, measure_tiny
 from probe.cost.tiny_gpt import SIZES, TASKS
 from probe.cost.write import tiny_answer, tiny_markdown
 from probe.errors import ProbeError
+from probe.models import gradients
 
 
 def test_the_sizes_are_those_that_were_agreed() -> None:
@@ -32,6 +33,14 @@ def test_both_take_the_same_training_steps(task: str) -> None:
     assert ours == pytest.approx(theirs, abs=1e-4)
     assert ours[0] == pytest.approx(math.log(SIZES.vocab_size), abs=0.2)
     assert ours[2] < ours[0]
+
+
+@pytest.mark.parametrize(("task", "times"), [("training", 4), ("training-fused-gelu", 4), ("training-autograd", 0)])
+def test_gradients_are_those_that_the_row_names(task: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, seen = gradients.gelu, []
+    monkeypatch.setattr(gradients, "gelu", lambda x: seen.append(x.shape) or own(x))
+    TASKS[task].make(0)[1]()
+    assert len(seen) == times  # layers
 
 
 def test_both_write_the_same_tokens_until_the_context_is_full() -> None:

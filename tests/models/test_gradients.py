@@ -11,7 +11,11 @@ from torch.nn import functional as F
 
 from probe.errors import UnknownName
 from probe.models import gradients
-from probe.models.gpt import GPT, Config
+from probe.models.corpora import TextFile
+from probe.models.gpt import GPT, Cache, Config
+from probe.models.gradients import by_hand
+from probe.models.tokenizer import character_tokenizer
+from probe.models.train import Recipe, train
 
 SIZES: dict[str, Any] = {"vocab_size": 11, "n_layers": 2, "d_model": 16, "max_positions": 12}
 TOLERANCE = 2e-6  # of float32, in gradients of order 1
@@ -37,6 +41,11 @@ def learned(model: GPT, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
+def test_attention_of_fewer_queries_than_keys() -> None:
+    q, k, v = (numbers(2, 3, n, 4, seed=n) for n in (1, 5, 5))
+    assert torch.autograd.gradcheck(lambda *qkv: gradients.attention(*qkv, 0.4, False), (q, k, v))
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_against_finite_differences_and_torchs_kernel(causal: bool) -> None:
     q, k, v = (numbers(2, 3, 7, 4, seed=seed) for seed in range(3))
@@ -49,9 +58,9 @@ def test_gelu_against_finite_differences_and_torchs_own() -> None:
     x = (numbers(60).detach() * 3).requires_grad_()
     assert torch.autograd.gradcheck(gradients.gelu, x)
     torch.testing.assert_close(gradients.gelu(x), F.gelu(x, approximate="tanh"), rtol=0, atol=1e-14)
-    far = torch.tensor([-1e4, -50.0, 0.0, 50.0, 1e4], requires_grad=True)
+    far = torch.tensor([-1e13, -50.0, 0.0, 50.0, 1e13], requires_grad=True)
     (slope,) = torch.autograd.grad(gradients.gelu(far).sum(), far)
-    assert slope.tolist() == [0, 0, 0.5, 1, 1]  # also where x³ is far above what float32 can tell from infinity
+    assert slope.tolist() == [0, 0, 0.5, 1, 1]  # also where x³ is infinite in float32
 
 
 @pytest.mark.parametrize(
@@ -61,7 +70,8 @@ def test_gelu_against_finite_differences_and_torchs_own() -> None:
 )
 def test_a_model_learns_the_same_with_either(options: dict[str, Any]) -> None:
     ids = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(1))
-    loss, found = learned(made(**options, gradients="by_hand"), ids)
+    with by_hand():
+        loss, found = learned(made(**options), ids)
     expected, right = learned(made(**options), ids)
     assert float(loss) == pytest.approx(float(expected), abs=TOLERANCE)
     assert found.keys() == right.keys()
@@ -85,34 +95,75 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_only_where_gradients_are_asked_for_and_the_kernel_would_have_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_inside_and_where_gradients_are_asked_for_and_the_kernel_would_have_no_mask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen, ids = called(monkeypatch), torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(1))
     padded = torch.tensor([[1] * 8, [0] * 3 + [1] * 5])
-    model = made(gradients="by_hand")
-    model(ids)
-    assert seen == ["attention", "gelu"] * 2
-    seen.clear()
-    with torch.no_grad():
+    model = made()
+    with by_hand():
         model(ids)
-    model.generate(ids, max_new_tokens=2)
-    made()(ids)
-    assert not seen
-    model(ids, padded)
-    made(gradients="by_hand", attention="eager")(ids)
-    assert seen == ["gelu"] * 4
+        assert seen == ["attention", "gelu"] * 2
+        seen.clear()
+        with torch.no_grad():
+            model(ids)
+        model.generate(ids, max_new_tokens=2)
+        made().bfloat16()(ids)
+        with torch.autocast("cpu"):
+            model(ids)
+        with by_hand(False):
+            model(ids)
+        assert not seen
+        model(ids, padded)
+        made(attention="eager")(ids)
+        assert seen == ["gelu"] * 4
+        seen.clear()
+        monkeypatch.setattr(gradients, "KEPT", 7)
+        model(ids)
+        assert seen == ["gelu"] * 2
     seen.clear()
-    monkeypatch.setattr(gradients, "KEPT", 7)
     model(ids)
-    assert seen == ["gelu"] * 2
+    assert not seen
 
 
-def test_gradients_of_gradients_are_refused_rather_than_wrong() -> None:
-    x = numbers(4)
-    (slope,) = torch.autograd.grad(gradients.gelu(x).square().sum(), x, create_graph=True)
+def test_a_token_read_after_a_cache() -> None:
+    ids = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(1))
+    found = []
+    for on in (False, True):
+        model, cache = made(), Cache()
+        with torch.no_grad():
+            model(ids[:, :5], cache=cache)
+        with by_hand(on):
+            logits = model(ids[:, 5:6], cache=cache).logits
+        assert logits is not None
+        logits.square().sum().backward()  # type: ignore[no-untyped-call]
+        found.append(model.base_model.blocks[0].attention.qkv.weight.grad)
+    assert found[0].abs().max() > 1
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("part", ["attention", "gelu"])
+def test_gradients_of_gradients_are_refused_rather_than_wrong(part: str) -> None:
+    x = numbers(1, 1, 3, 4)
+    out = gradients.gelu(x) if part == "gelu" else gradients.attention(x, x, x, 0.4, True)
+    (slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()
 
 
+def test_a_training_takes_them_where_its_recipe_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, text = called(monkeypatch), "the cat sat on the mat and the dog sat on the log . " * 8
+    tokenizer = character_tokenizer(text)
+    corpus = TextFile(text, tokenizer, positions=12)
+    losses = {}
+    for kind in ("torch", "by_hand"):
+        config = Config(**{**SIZES, "vocab_size": len(tokenizer)})
+        recipe = Recipe(steps=3, batch_size=4, gradients=kind)
+        losses[kind] = train(config, recipe, corpus, tokenizer=tokenizer, quiet=True).losses
+        assert bool(seen) == (kind == "by_hand")
+    assert losses["by_hand"] == pytest.approx(losses["torch"], abs=1e-5)
+
+
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(UnknownName, match="by_hand"):
-        Config(vocab_size=5, gradients="by-hand")
+        Recipe(gradients="by-hand")

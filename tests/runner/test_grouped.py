@@ -135,6 +135,11 @@ def test_a_unit_that_asks_nothing_has_no_place_of_an_answer() -> None:
 
 def test_two_prompts_of_one_name_are_named(tiny: Subject) -> None:
     (first, second) = groups(tiny)
-    same = replace(second, units=[second.units[0], *second.units[:-1]])
-    with pytest.raises(DataError, match=f"'{second.name}: {second.units[0].item}' names more than one prompt"):
+    asked = second.units[1]
+    same = replace(second, units=[second.units[0], asked, asked, *second.units[3:]])
+    with pytest.raises(DataError, match=f"'{second.name}: {asked.item}' names more than one prompt"):
         grouped(tiny, "what", [first, same], HEADS, caption="c")
+    with pytest.raises(DataError, match="names more than one prompt"):
+        grouped(tiny, "what", [first, first], HEADS, caption="c")
+    not_asked = replace(second, units=[second.units[1], *second.units[1:]])
+    grouped(tiny, "what", [not_asked], HEADS, caption="c")

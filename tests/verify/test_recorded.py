@@ -10,8 +10,10 @@ import pytest
 
 import probe
 from probe.errors import Changed, ResultsError
+from probe.models.hashes import config_hash, weights_hash
 from probe.report import write_report
 from probe.runner.manifest import Manifest, finished
+from probe.subject import Subject
 from probe.verify.comparison import compare, differing
 from probe.verify.recorded import carried, read_recorded
 
@@ -28,6 +30,14 @@ def test_every_committed_report_is_read(folder: Path) -> None:
         asked = found.manifest.asked
         assert (asked.model is None) == (found.manifest.model is None)
         assert (asked.data is None) == (found.manifest.data_file is None)
+
+
+def test_the_shipped_model_is_the_one_of_every_committed_report_on_it(tiny: Subject) -> None:
+    """Or none of them could be verified."""
+    said = [read_recorded(folder).manifest.model for folder in COMMITTED if folder.name == "tiny"]
+    assert len(said) >= 6
+    for model in filter(None, said):
+        assert (model.config_sha256, model.weights_sha256) == (config_hash(tiny.model), weights_hash(tiny.model))
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ def main(words: Sequence[str] | None = None) -> None:
     from probe.cost.harness import (
         PLANS,
         SCORING_REPEATS,
+        TINY_PROCESSES,
         TINY_REPEATS,
         WHERE,
         machine,
@@ -45,7 +46,9 @@ def main(words: Sequence[str] | None = None) -> None:
     again = f"python -m studies.cost --profile {given.profile} --threads {given.threads} --seed {given.seed}"
     facts, how = machine(given.threads, given.seed), {"threads": given.threads, "seed": given.seed, "say": _say}
     if given.only in (None, "tiny-gpt"):
-        write(given.out, facts, again, tiny=measure_tiny(TINY_REPEATS[given.profile], **how))
+        processes = TINY_PROCESSES[given.profile]
+        table = measure_tiny(TINY_REPEATS[given.profile], processes=processes, **how)
+        write(given.out, facts, again, tiny=table)
     if given.only in (None, "scoring"):
         write(given.out, facts, again, scoring=measure_scoring(SCORING_REPEATS[given.profile], **how))
     if given.only in (None, "where"):

@@ -61,7 +61,8 @@ PLANS = {
         Case("smollm2", 8192, 1, LONG),
     ),
 }
-TINY_REPEATS = {"quick": 7, "full": 25}  # pairs of a task of the tiny GPT
+TINY_REPEATS = {"quick": 7, "full": 5}  # pairs of a task of the tiny GPT in a process
+TINY_PROCESSES = {"quick": 1, "full": 10}  # where a process lays its memory moves its ratios by a tenth
 WHERE = {"quick": 256, "full": 1024}  # tokens of the pass that is profiled
 SCORING_MODEL, SCORING_REPEATS = "smollm2", {"quick": 1, "full": 2}
 
@@ -122,6 +123,7 @@ ask_tiny: Ask = partial(ask_worker, module="probe.cost.tiny_gpt")
 def measure_tiny(
     repeats: int,
     *,
+    processes: int = 1,
     threads: int = THREADS,
     seed: int = 0,
     say: Callable[[str], None] = lambda _: None,
@@ -129,18 +131,22 @@ def measure_tiny(
 ) -> pd.DataFrame:
     """One row per task of the tiny GPT beside GPT-2 (`TINY_COLUMNS`); a speedup of 2 is twice the tokens a second.
 
-    seed: of weights and token ids. Raises ProbeError if a task fails.
+    repeats: pairs in each of so many processes; the row is of all. seed: of weights and token ids. Raises ProbeError if
+    a task fails.
     """
     rows = []
     for name, task in TASKS.items():
         say(f"tiny GPT beside GPT-2: {name}")
-        answer = ask([name, "--repeats", str(repeats), "--threads", str(threads), "--seed", str(seed)])
-        if why_not := _why_not(answer):
-            raise ProbeError(f"{name} of the tiny GPT beside GPT-2 {why_not}")
-        pairs = Pairs(**answer)
-        speedups = [1 / ratio for ratio in pairs.ratios]
-        spread = (median(speedups), min(speedups), max(speedups), median(pairs.plain), median(pairs.contender))
-        rows.append((name, repeats, task.tokens, *spread))
+        plain, contender, speedups = list[float](), list[float](), list[float]()
+        for _ in range(processes):
+            answer = ask([name, "--repeats", str(repeats), "--threads", str(threads), "--seed", str(seed)])
+            if why_not := _why_not(answer):
+                raise ProbeError(f"{name} of the tiny GPT beside GPT-2 {why_not}")
+            pairs = Pairs(**answer)
+            plain, contender = plain + pairs.plain, contender + pairs.contender
+            speedups += [1 / ratio for ratio in pairs.ratios]
+        spread = (median(speedups), min(speedups), max(speedups), median(plain), median(contender))
+        rows.append((name, processes * repeats, task.tokens, *spread))
     return pd.DataFrame(rows, columns=list(TINY_COLUMNS))
 
 

@@ -44,9 +44,10 @@ TINY_METHOD = """\
 Both have 4 layers, 4 heads, a width of 128, 256 tokens, 128 learned positions, LayerNorm, GELU by its tanh formula, no
 dropout, and the same weights, so they compute the same, in float32. GPT-2 uses torch's fused attention kernel and
 computes that formula in eight steps, as it comes; torch's single one is a row of its own. In training the tiny GPT
-keeps what the gradients of attention and GELU need (`Recipe(gradients="by_hand")`), as `probe train` does; with torch's
+keeps what the gradients of attention and MLP need (`Recipe(gradients="by_hand")`), as `probe train` does; with torch's
 kernel and gradients is a row of its own, too. The pairs are timed as in the study of reading: GPT-2, tiny, GPT-2, ...,
-in one process. Training is forward, cross-entropy of the next token, backward and one step of torch's fused AdamW;
+in one process; the full profile takes those of ten processes, for where a process lays its memory moves its ratios
+by a tenth. Training is forward, cross-entropy of the next token, backward and one step of torch's fused AdamW;
 decoding is transformers' `generate` beside the tiny GPT's own, one prompt, greedy. "Times faster" is GPT-2's time, the
 mean of the two runs around, over the tiny GPT's.
 """

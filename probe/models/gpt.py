@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from probe.errors import ProbeError, PromptError
 from probe.models import gradients
 from probe.models.config import Config as Config
-from probe.models.lean import lean
+from probe.models.lean import lean, unheard
 from probe.models.sampling import choose
 
 # shapes in comments: B batch, T positions, K key positions, H query heads, G key-value heads, D d_head, C d_model
@@ -187,8 +187,8 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
     ) -> Tensor:  # (B, T, C) -> (B, T, C)
-        B, T, _ = x.shape
-        q, k, v = self.qkv(x).view(B, T, -1, self.d_head).transpose(1, 2).split(self.heads, dim=1)  # (B, H or G, T, D)
+        B, T, _ = x.shape  # q: (B, H, T, D), k and v: (B, G, T, D)
+        q, k, v = (part.transpose(1, 2) for part in self.qkv(x).view(B, T, -1, self.d_head).split(self.heads, dim=2))
         if angles is not None:
             q, k = apply_rotary(q, k, *angles)
         if cache is not None:
@@ -212,9 +212,9 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:  # SwiGLU (Shazeer 2020): what passes is decided by a gate of its own.
             return cast(Tensor, self.contract(F.silu(self.gate(x)) * self.expand(x)))
-        wide = self.expand(x)
-        bent = gradients.gelu(wide) if gradients.wanted(wide) else F.gelu(wide, approximate="tanh")  # GPT-2's form
-        return cast(Tensor, self.contract(bent))
+        if gradients.wanted(x) and unheard((self.expand, self.contract)):
+            return gradients.mlp(x, self.expand, self.contract)
+        return cast(Tensor, self.contract(F.gelu(self.expand(x), approximate="tanh")))  # GPT-2's form
 
 
 def make_norm(config: Config) -> nn.Module:

@@ -9,7 +9,7 @@ small model as long as its arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
@@ -30,10 +30,17 @@ def lean(model: nn.Module, own: tuple[type[nn.Module], ...] = ()) -> Callable[..
     own: classes whose forward functions use nothing of `nn.Module`. What it returns is the model as it is now: hooks
     and weights that are put in later are not in it. Attention functions get a plain object for their module.
     """
+    return _plain(model, {}) if unheard(model.modules(), own) else model
+
+
+def unheard(parts: Iterable[nn.Module], own: tuple[type[nn.Module], ...] = ()) -> bool:
+    """Whether calling the parts does no more than their forward functions: nobody listens, nothing stands in their
+    stead, and each is of a class of torch's (`KNOWN`) or of `own`.
+    """
+    if nn.Module.__call__ is not CALL or _heard_everywhere():
+        return False
     known = (*own, *KNOWN)
-    same = nn.Module.__call__ is CALL and not _heard_everywhere()
-    same = same and all(type(part) in known and not _heard(part) for part in model.modules())
-    return _plain(model, {}) if same else model
+    return all(type(part) in known and not _heard(part) for part in parts)
 
 
 def _heard(part: nn.Module) -> bool:

@@ -37,8 +37,8 @@ def test_both_take_the_same_training_steps(task: str) -> None:
 
 @pytest.mark.parametrize(("task", "times"), [("training", 4), ("training-fused-gelu", 4), ("training-autograd", 0)])
 def test_gradients_are_those_that_the_row_names(task: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, seen = gradients.gelu, []
-    monkeypatch.setattr(gradients, "gelu", lambda x: seen.append(x.shape) or own(x))
+    own, seen = gradients.mlp, []
+    monkeypatch.setattr(gradients, "mlp", lambda x, *layers: seen.append(x.shape) or own(x, *layers))
     TASKS[task].make(0)[1]()
     assert len(seen) == times  # layers
 
@@ -85,6 +85,19 @@ def test_a_speedup_of_two_is_half_the_time(table: pd.DataFrame) -> None:
     assert (first["task"], first["repeats"], first["tokens"]) == ("training", 2, 4096)
     assert [first[f"speedup_{kind}"] for kind in ("min", "median", "max")] == [2.0, 3.0, 4.0]
     assert (first["gpt2_seconds"], first["tiny_seconds"]) == (2.0, 0.75)
+
+
+def test_the_pairs_of_several_processes_are_one_row() -> None:
+    seconds = iter([1.0, 0.5, 1.0, 0.5] * len(TASKS))  # of the tiny GPT, a process after the other
+
+    def ask(words: Sequence[str]) -> dict[str, Any]:
+        return {"plain": [2.0, 2.0], "contender": [next(seconds)]}
+
+    pooled = measure_tiny(1, processes=4, ask=ask)
+    assert list(pooled["repeats"]) == [4] * len(TASKS)
+    assert pooled[["speedup_min", "speedup_median", "speedup_max"]].iloc[0].tolist() == [2.0, 3.0, 4.0]
+    assert pooled["tiny_seconds"].iloc[0] == 0.75
+    assert next(seconds, None) is None
 
 
 def test_a_task_that_fails_ends_the_study() -> None:

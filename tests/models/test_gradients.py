@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probe.errors import UnknownName
@@ -54,13 +54,66 @@ def test_attention_against_finite_differences_and_torchs_kernel(causal: bool) ->
     torch.testing.assert_close(gradients.attention(q, k, v, 0.4, causal), kernel, rtol=0, atol=1e-14)
 
 
-def test_gelu_against_finite_differences_and_torchs_own() -> None:
-    x = (numbers(60).detach() * 3).requires_grad_()
-    assert torch.autograd.gradcheck(gradients.gelu, x)
-    torch.testing.assert_close(gradients.gelu(x), F.gelu(x, approximate="tanh"), rtol=0, atol=1e-14)
-    far = torch.tensor([-1e13, -50.0, 0.0, 50.0, 1e13], requires_grad=True)
-    (slope,) = torch.autograd.grad(gradients.gelu(far).sum(), far)
-    assert slope.tolist() == [0, 0, 0.5, 1, 1]  # also where x³ is infinite in float32
+def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
+    """Of float64: 3 numbers to 5 and back."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Linear(3, 5, bias, dtype=torch.double), nn.Linear(5, 3, bias, dtype=torch.double)
+
+
+@pytest.mark.parametrize(
+    "cached", [2**18, 5, 10, 1]
+)  # numbers: all positions at once, one, two of seven, fewer than one
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_mlp_against_finite_differences_and_torchs_own(
+    bias: bool, cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradients, "CACHED", cached)
+    expand, contract = layers(bias)
+    x = (numbers(7, 3).detach() * 3).requires_grad_()
+    weights = [*expand.parameters(), *contract.parameters()]
+    assert len(weights) == (4 if bias else 2)
+    assert torch.autograd.gradcheck(lambda *_: gradients.mlp(x, expand, contract), (x, *weights))
+    right = contract(F.gelu(expand(x), approximate="tanh"))
+    torch.testing.assert_close(gradients.mlp(x, expand, contract), right, rtol=0, atol=1e-14)
+    assert torch.equal(gradients.mlp(x.view(1, 7, 3), expand, contract)[0], gradients.mlp(x, expand, contract))
+
+
+def test_the_slope_of_gelu_far_out() -> None:
+    expand, contract = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    for layer in (expand, contract):
+        nn.init.ones_(layer.weight)
+    far = torch.tensor([-1e13, -50.0, 0.0, 50.0, 1e13]).unsqueeze(1).requires_grad_()
+    (slope,) = torch.autograd.grad(gradients.mlp(far, expand, contract).sum(), far)
+    assert slope.flatten().tolist() == [0, 0, 0.5, 1, 1]  # also where x³ is infinite in float32
+
+
+def test_who_listens_to_a_layer_of_the_mlp_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, heard, model = called(monkeypatch), list[torch.Size](), made(n_layers=1)
+    ids = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(1))
+    mlp = model.base_model.blocks[0].mlp
+    for layer in (mlp.expand, mlp.contract):
+        handle = layer.register_forward_hook(lambda _module, _read, wrote: heard.append(wrote.shape))
+        with by_hand():
+            model(ids)
+        handle.remove()
+    assert heard == [(2, 8, 64), (2, 8, 16)]
+    assert seen == ["attention"] * 2
+    handle = mlp.register_forward_hook(lambda _module, _read, wrote: heard.append(wrote.shape))
+    with by_hand():
+        model(ids)  # who listens to the whole is heard either way
+    handle.remove()
+    assert heard[2:] == [(2, 8, 16)]
+    assert seen[2:] == ["attention", "mlp"]
+
+
+@pytest.mark.parametrize("cached", [1, 98, 200])  # one prompt's head at a time, two, four of six
+def test_attention_of_a_few_heads_at_a_time(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (numbers(2, 3, 7, 4, seed=seed) for seed in range(3))
+    whole = gradients.attention(q, k, v, 0.4, True)
+    monkeypatch.setattr(gradients, "CACHED", cached)
+    assert torch.equal(gradients.attention(q, k, v, 0.4, True), whole)
+    assert torch.autograd.gradcheck(lambda *qkv: gradients.attention(*qkv, 0.4, True), (q, k, v))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +137,7 @@ def test_a_model_learns_the_same_with_either(options: dict[str, Any]) -> None:
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the functions written out, as they are called."""
     seen: list[str] = []
-    for name in ("attention", "gelu"):
+    for name in ("attention", "mlp"):
         own = getattr(gradients, name)
 
         def counted(*args: Any, own: Any = own, name: str = name) -> Any:
@@ -103,7 +156,7 @@ def test_only_inside_and_where_gradients_are_asked_for_and_the_kernel_would_have
     model = made()
     with by_hand():
         model(ids)
-        assert seen == ["attention", "gelu"] * 2
+        assert seen == ["attention", "mlp"] * 2
         seen.clear()
         with torch.no_grad():
             model(ids)
@@ -116,11 +169,11 @@ def test_only_inside_and_where_gradients_are_asked_for_and_the_kernel_would_have
         assert not seen
         model(ids, padded)
         made(attention="eager")(ids)
-        assert seen == ["gelu"] * 4
+        assert seen == ["mlp"] * 4
         seen.clear()
         monkeypatch.setattr(gradients, "KEPT", 7)
         model(ids)
-        assert seen == ["gelu"] * 2
+        assert seen == ["mlp"] * 2
     seen.clear()
     model(ids)
     assert not seen
@@ -142,10 +195,10 @@ def test_a_token_read_after_a_cache() -> None:
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("part", ["attention", "gelu"])
+@pytest.mark.parametrize("part", ["attention", "mlp"])
 def test_gradients_of_gradients_are_refused_rather_than_wrong(part: str) -> None:
-    x = numbers(1, 1, 3, 4)
-    out = gradients.gelu(x) if part == "gelu" else gradients.attention(x, x, x, 0.4, True)
+    x = numbers(1, 1, 4, 3)
+    out = gradients.mlp(x, *layers()) if part == "mlp" else gradients.attention(x, x, x, 0.4, True)
     (slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()

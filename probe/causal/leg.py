@@ -34,7 +34,7 @@ ABLATIONS = ("mean", "resample")  # a head without which the answer is better is
 LOOKS = ("pattern", "edge")  # changes of where a head looks, and of nothing else
 CONTROLS = 60  # heads to compare with, those that write most like the heads tested, where not all are measured
 SHARE = 3  # at most one head in three is knocked out with others: else few random groups are left to draw
-LEAST = 1e-6  # nats: what rounding leaves of nothing
+LEAST = 1e-4  # nats: less is no effect; rounding alone leaves up to a hundredth, and another on another machine
 SMALL = 64  # heads: so few are all measured exactly, for attribution is blind where attention is saturated
 
 Mask = npt.NDArray[np.bool_]
@@ -82,7 +82,7 @@ def causal(
     n_peers of them, that are not tested and write most like it; NaN where there is none, and then it limits nothing);
     norm (output norm, no unit); unrelated_loss (nats per token); p, p_holm; p_pattern, p_mean, p_resample, p_edge (of
     those changes costing the answer nats, uncorrected); against (ablations without which the answer is better: their
-    95 % interval lies below zero); passed, and why (what a tested head fails on, "" if nothing); n_units, n_clusters.
+    95 % interval lies below -`LEAST`); passed, and why (what a tested head fails on, or ""); n_units, n_clusters.
     """
     gate = behaviour(subject, targets, seed=seed)
     measurement = measurement_half(targets, seed) if measurement is None else measurement

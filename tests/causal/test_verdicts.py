@@ -202,6 +202,23 @@ def test_a_head_without_which_the_answer_is_better_does_not_pass(
     assert others["against"].str.contains(kind).all(), "others change where the ablation had spoken against them"
 
 
+@pytest.mark.parametrize(("nats", "speaks"), [(-1e-6, False), (-5e-5, False), (-2e-4, True), (2e-4, False)])
+def test_what_rounding_leaves_speaks_against_no_head(
+    nats: float, speaks: bool, tiny: Subject, agreement: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for every prompt, so that the interval is the point."""
+
+    def constant(*args: Any, **kwargs: Any) -> Effects:
+        found = sweep(*args, **kwargs)
+        return replace(found, values={k: np.full_like(v, nats) if k == "mean" else v for k, v in found.values.items()})
+
+    monkeypatch.setattr(leg, "sweep", constant)
+    table = causal(tiny, agreement, quiet=True).heads
+    tested = table[table["tested"]]
+    assert len(tested) >= 5
+    assert set(tested["against"].str.contains("mean")) == {speaks}
+
+
 def test_a_verdict_rests_on_the_ablations_whatever_else_is_measured(tiny: Subject, agreement: Targets) -> None:
     whole, few = (causal(tiny, agreement, kinds=kinds, quiet=True).heads for kinds in (leg.MEASURED, ()))
     assert (whole["against"] != "").any(), "some head is one without which the answer is better"

@@ -34,7 +34,7 @@ ABLATIONS = ("mean", "resample")  # a head without which the answer is better is
 LOOKS = ("pattern", "edge")  # changes of where a head looks, and of nothing else
 CONTROLS = 60  # heads to compare with, those that write most like the heads tested, where not all are measured
 SHARE = 3  # at most one head in three is knocked out with others: else few random groups are left to draw
-LEAST = 1e-4  # nats: less is no effect; rounding alone leaves up to a hundredth, and another on another machine
+LEAST = 1e-4  # nats: less is no effect; rounding leaves up to 1e-6, and not the same on every machine
 SMALL = 64  # heads: so few are all measured exactly, for attribution is blind where attention is saturated
 
 Mask = npt.NDArray[np.bool_]
@@ -150,7 +150,7 @@ def _screened(subject: Subject, units: Sequence[Unit], test: Mask, full: bool, q
 
 
 def _best(first: Array, most: int) -> list[Head]:
-    """The heads with the largest effect, at most so many, all above zero."""
+    """The heads with the largest effect, at most so many, all above `LEAST`."""
     return [head for head in highest(first, most) if first[head] > LEAST]
 
 

@@ -131,8 +131,8 @@ def measure_tiny(
 ) -> pd.DataFrame:
     """One row per task of the tiny GPT beside GPT-2 (`TINY_COLUMNS`); a speedup of 2 is twice the tokens a second.
 
-    repeats: pairs in each of so many processes; the row is of all. seed: of weights and token ids. Raises ProbeError if
-    a task fails.
+    repeats: pairs that a process times. processes: how many, one after the other; a row is of all pairs. seed: of
+    weights and token ids. Raises ProbeError if a task fails.
     """
     rows = []
     for name, task in TASKS.items():

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from probe.errors import ProbeError, PromptError
 from probe.models import gradients
 from probe.models.config import Config as Config
-from probe.models.lean import lean, unheard
+from probe.models.lean import lean
 from probe.models.sampling import choose
 
 # shapes in comments: B batch, T positions, K key positions, H query heads, G key-value heads, D d_head, C d_model
@@ -212,7 +212,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:  # SwiGLU (Shazeer 2020): what passes is decided by a gate of its own.
             return cast(Tensor, self.contract(F.silu(self.gate(x)) * self.expand(x)))
-        if gradients.wanted(x) and unheard((self.expand, self.contract)):
+        if gradients.wanted(x, self.expand, self.contract):
             return gradients.mlp(x, self.expand, self.contract)
         return cast(Tensor, self.contract(F.gelu(self.expand(x), approximate="tanh")))  # GPT-2's form
 

@@ -76,7 +76,60 @@ def test_an_mlp_against_finite_differences_and_torchs_own(
     assert torch.autograd.gradcheck(lambda *_: gradients.mlp(x, expand, contract), (x, *weights))
     right = contract(F.gelu(expand(x), approximate="tanh"))
     torch.testing.assert_close(gradients.mlp(x, expand, contract), right, rtol=0, atol=1e-14)
-    assert torch.equal(gradients.mlp(x.view(1, 7, 3), expand, contract)[0], gradients.mlp(x, expand, contract))
+    stood = x.detach().T.contiguous().T.unsqueeze(0).requires_grad_()  # the same, laid out the other way
+    torch.testing.assert_close(gradients.mlp(stood, expand, contract)[0], right, rtol=0, atol=1e-14)
+    found, expected = (
+        torch.autograd.grad(out, (at, *weights), torch.ones(1, dtype=torch.double).expand(out.shape))
+        for out, at in ((gradients.mlp(stood, expand, contract), stood), (right, x))
+    )
+    torch.testing.assert_close(found[0][0], expected[0])
+    torch.testing.assert_close(found[1:], expected[1:])
+
+
+@pytest.mark.parametrize(("cached", "parts"), [(2**18, 1), (10, 4), (1, 7)])
+def test_an_mlp_takes_a_few_positions_at_a_time(cached: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, seen = F.linear, []
+    monkeypatch.setattr(F, "linear", lambda x, *weights: seen.append(x.shape) or own(x, *weights))
+    monkeypatch.setattr(gradients, "CACHED", cached)
+    gradients.mlp(numbers(7, 3), *layers())
+    assert len(seen) == 2 * parts
+
+
+def test_a_bias_of_one_layer_only() -> None:
+    x = numbers(7, 3)
+    for biased in (0, 1):
+        expand, contract = layers(biased == 0)[0], layers(biased == 1)[1]
+        bias = (expand, contract)[biased].bias
+        (found,) = torch.autograd.grad(gradients.mlp(x, expand, contract).sum(), bias)
+        (right,) = torch.autograd.grad(contract(F.gelu(expand(x), approximate="tanh")).sum(), bias)
+        torch.testing.assert_close(found, right)
+
+
+def test_weights_changed_before_the_gradients_are_refused_as_torchs_own() -> None:
+    expand, contract = layers()
+    for layer in (expand, contract):
+        out = gradients.mlp(numbers(7, 3), expand, contract).sum()
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.backward()
+
+
+def test_what_the_mlp_wrote_may_be_changed_in_place() -> None:
+    x = numbers(2, 4, 3)
+    changed, twice = gradients.mlp(x, *layers()).mul_(2), gradients.mlp(x, *layers()) * 2
+    assert torch.equal(changed, twice)
+    found, right = (torch.autograd.grad(out.square().sum(), x)[0] for out in (changed, twice))
+    assert torch.equal(found, right)
+
+
+def test_nothing_is_read_as_nothing() -> None:
+    x = numbers(0, 4, 3)
+    assert gradients.mlp(x, *layers()).shape == (0, 4, 3)
+    (slope,) = torch.autograd.grad(gradients.mlp(x, *layers()).sum(), x)
+    assert slope.shape == x.shape
+    none = numbers(2, 3, 0, 4)
+    assert gradients.attention(none, none, none, 0.4, True).shape == (2, 3, 0, 4)
 
 
 def test_the_slope_of_gelu_far_out() -> None:
@@ -112,7 +165,10 @@ def test_attention_of_a_few_heads_at_a_time(cached: int, monkeypatch: pytest.Mon
     q, k, v = (numbers(2, 3, 7, 4, seed=seed) for seed in range(3))
     whole = gradients.attention(q, k, v, 0.4, True)
     monkeypatch.setattr(gradients, "CACHED", cached)
-    assert torch.equal(gradients.attention(q, k, v, 0.4, True), whole)
+    own, seen = torch.softmax, []
+    monkeypatch.setattr(torch, "softmax", lambda x, **how: seen.append(len(x)) or own(x, **how))
+    torch.testing.assert_close(gradients.attention(q, k, v, 0.4, True), whole, rtol=0, atol=1e-14)
+    assert seen == {1: [1] * 6, 98: [2] * 3, 200: [4, 2]}[cached]
     assert torch.autograd.gradcheck(lambda *qkv: gradients.attention(*qkv, 0.4, True), (q, k, v))
 
 
@@ -174,9 +230,39 @@ def test_only_inside_and_where_gradients_are_asked_for_and_the_kernel_would_have
         monkeypatch.setattr(gradients, "KEPT", 7)
         model(ids)
         assert seen == ["mlp"] * 2
+        seen.clear()
+        monkeypatch.setattr(gradients, "KEPT", 8)
+        model.double()(ids)
+        assert seen == ["attention", "mlp"] * 2
+        model.float()
     seen.clear()
     model(ids)
     assert not seen
+    with pytest.raises(ZeroDivisionError), by_hand():
+        _ = 1 // 0
+    model(ids)
+    assert not seen
+    with by_hand():
+        assert made().to("meta")(ids.to("meta")).logits.shape == (2, 8, 11)
+    assert not seen
+
+
+def test_layers_that_are_not_torchs_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(1))
+    own, model = nn.Linear.forward, made(n_layers=1)
+    with by_hand():
+        before = model(ids).logits
+        with monkeypatch.context() as patched:
+            patched.setattr(nn.Linear, "forward", lambda self, x: -own(self, x))
+            turned = model(ids).logits
+        with by_hand(False), monkeypatch.context() as patched:
+            patched.setattr(nn.Linear, "forward", lambda self, x: -own(self, x))
+            right = model(ids).logits
+        assert (before - right).abs().max() > 0.1
+        torch.testing.assert_close(turned, right, rtol=0, atol=TOLERANCE)
+        mlp = model.base_model.blocks[0].mlp
+        mlp.expand, mlp.contract = nn.Linear(16, 16), nn.Identity()
+        model(ids)
 
 
 def test_a_token_read_after_a_cache() -> None:

@@ -39,11 +39,17 @@ def cell(page: Any, layer: int, head: int) -> Any:
     return page.locator(f'.map button[title^="layer {layer}, head {head}:"]')
 
 
+def press(page: Any, layer: int, head: int) -> None:
+    """Click a head on the map and wait until the page shows it: the page follows its address, a moment later."""
+    cell(page, layer, head).click()
+    until(page, f"document.getElementById('head-title').textContent === 'Head {layer}.{head}'")
+
+
 def test_clicking_a_head_shows_its_numbers_and_prompts(big: Path, visit: Callable[..., Visit]) -> None:
     results = read_results(big)
     page = visit(big / "report.html").page
     for layer, head in ((4, 3), (29, 8), (0, 5)):
-        cell(page, layer, head).click()
+        press(page, layer, head)
         assert page.evaluate("location.hash") == f"#head={layer}.{head}&phenomenon=coreference"
         assert page.locator("#head-title").text_content() == f"Head {layer}.{head}"
         assert page.locator('[data-show="where"]').text_content().endswith(f"→ key-value head {head // 3}")
@@ -83,7 +89,7 @@ def test_back_and_a_shared_link_restore_the_state(big: Path, visit: Callable[...
     assert page.locator("#head-title").text_content() == "Head 7.2"
     assert page.locator("#phenomenon").input_value() == "1"
     assert page.locator("#scale-label").text_content() == "entropy of the attention row (nats)"
-    cell(page, 3, 3).click()
+    press(page, 3, 3)
     page.locator("#metric").select_option("mass")
     assert page.evaluate("location.hash") == "#head=3.3&phenomenon=previous%20token&metric=mass"
     page.go_back()
@@ -199,8 +205,10 @@ def test_the_card_says_the_same_for_every_head_as_it_does_without_script(
     read = "rows => rows.map(r => [r.dataset.line, ...[...r.cells].map(c => c.textContent)])"
     for name, phenomenon in enumerate(results.phenomena):
         page.locator("#phenomenon").select_option(str(name))
+        title = "document.querySelector('[data-show=phenomenon]').textContent"
+        until(page, f"name => {title} === name", phenomenon.name)
         for index in (9, 15, 0):
-            cell(page, *divmod(index, 4)).click()
+            press(page, *divmod(index, 4))
             shown = page.locator("[data-line]:visible").evaluate_all(read)
             lines = [*card.attention(phenomenon, index), *card.causal(results, phenomenon, index)]
             assert shown == [[x.field, x.words, x.value, x.control] for x in lines if x.shown]
@@ -212,7 +220,7 @@ def test_prompts_are_sorted_by_what_they_earned(big: Path, visit: Callable[..., 
     page = visit(big / "report.html").page
     settled(page)
     results = read_results(big)
-    cell(page, 5, 4).click()
+    press(page, 5, 4)
     settled(page)
     margins = []
     for example, rows in zip(results.examples, results.rows[:, 5, 4], strict=True):

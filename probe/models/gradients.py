@@ -58,8 +58,8 @@ def wanted(x: Tensor, *layers: nn.Module) -> bool:
         return False
     if torch.is_autocast_enabled("cpu"):
         return False
-    linear = nn.Linear.forward is FORWARD and "__call__" not in vars(nn.Linear)
-    return all(type(layer) is nn.Linear and linear for layer in layers) and unheard(layers)
+    torchs = nn.Linear.forward is FORWARD and "__call__" not in vars(nn.Linear)
+    return not layers or (torchs and all(type(layer) is nn.Linear for layer in layers) and unheard(layers))
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> Tensor:
@@ -146,5 +146,5 @@ class MLP(torch.autograd.Function):
             dw1.addmm_(dwide.T, x_)
             dw2.addmm_(dout_.T, bent_)
             db1.add_(dwide.sum(0))
-        biased = ctx.needs_input_grad[2], ctx.needs_input_grad[4]
-        return dx.view(*size, dx.shape[-1]), dw1, db1 if biased[0] else None, dw2, db2 if biased[1] else None
+        needs = ctx.needs_input_grad  # a layer may have no bias
+        return dx.view(*size, dx.shape[-1]), dw1, db1 if needs[2] else None, dw2, db2 if needs[4] else None

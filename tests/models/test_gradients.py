@@ -61,9 +61,7 @@ def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
         return nn.Linear(3, 5, bias, dtype=torch.double), nn.Linear(5, 3, bias, dtype=torch.double)
 
 
-@pytest.mark.parametrize(
-    "cached", [2**18, 5, 10, 1]
-)  # numbers: all positions at once, one, two of seven, fewer than one
+@pytest.mark.parametrize("cached", [2**18, 5, 10, 1])  # numbers: all seven positions at once, one, two, one
 @pytest.mark.parametrize("bias", [True, False])
 def test_an_mlp_against_finite_differences_and_torchs_own(
     bias: bool, cached: int, monkeypatch: pytest.MonkeyPatch

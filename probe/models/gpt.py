@@ -73,7 +73,7 @@ def fused_attention(
     key, value = shared(key, query.shape[1]), shared(value, query.shape[1])
     # Without a mask: the whole prompt, or the newest token, which sees every cached key.
     causal = mask is None and query.shape[2] > 1 and bool(module.is_causal)
-    if gradients.wanted(query) and mask is None and key.shape[2] <= gradients.KEPT:
+    if mask is None and gradients.wanted(query) and key.shape[2] <= gradients.KEPT:
         return gradients.attention(query, key, value, scaling, causal).transpose(1, 2), None
     z = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, is_causal=causal)
     return z.transpose(1, 2), None
@@ -117,15 +117,15 @@ class Cache:
             start = 0 if past is None else past[0].shape[2]
             buffers, end = self._buffers.get(layer), start + key.shape[2]
             if buffers is None or end > buffers[0].shape[2]:
-                B, G, _, D = key.shape
-                size = B, G, max(self.room, 2 * end), D
+                size = *key.shape[:2], max(self.room, 2 * end), key.shape[3]
                 buffers = self._buffers[layer] = key.new_empty(size), value.new_empty(size)
                 if past is not None:
                     buffers[0][:, :, :start], buffers[1][:, :, :start] = past
-            for buffer, new in zip(buffers, (key, value), strict=True):
-                # Nothing that was read is written over, and views of it need not look so: hence the data alone.
-                buffer.data.narrow(2, start, key.shape[2]).copy_(new)
-            both = buffers[0].narrow(2, 0, end), buffers[1].narrow(2, 0, end)
+            keys, values = buffers
+            # Nothing that was read is written over, and views of it need not look so: hence the data alone.
+            keys.data.narrow(2, start, end - start).copy_(key)
+            values.data.narrow(2, start, end - start).copy_(value)
+            both = keys.narrow(2, 0, end), values.narrow(2, 0, end)
         self.layers[layer] = both
         return both
 
@@ -162,9 +162,7 @@ def apply_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[
 
 
 def alibi(n_heads: int, distance: Tensor) -> Tensor:
-    """What is added to the scores for distance: less for a farther key, by 2^(-8/H), 2^(-16/H), ... a token (Press et
-    al. 2021). distance: (T, K) -> (H, T, K).
-    """
+    """Added to scores: 2^(-8/H), 2^(-16/H), ... less a token of distance (Press et al. 2021). (T, K) -> (H, T, K)."""
     slopes = 2 ** (-8 * torch.arange(1, n_heads + 1, device=distance.device) / n_heads)
     return -slopes[:, None, None] * distance.abs()
 
@@ -188,7 +186,11 @@ class Attention(nn.Module):
         self, x: Tensor, mask: Tensor | None, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
     ) -> Tensor:  # (B, T, C) -> (B, T, C)
         B, T, _ = x.shape  # q: (B, H, T, D), k and v: (B, G, T, D)
-        q, k, v = (part.transpose(1, 2) for part in self.qkv(x).view(B, T, -1, self.d_head).split(self.heads, dim=2))
+        qkv = self.qkv(x).view(B, T, -1, self.d_head)
+        if qkv.requires_grad:  # the gradients of three parts are joined sooner along this axis
+            q, k, v = (part.transpose(1, 2) for part in qkv.split(self.heads, dim=2))
+        else:
+            q, k, v = qkv.transpose(1, 2).split_with_sizes(self.heads, dim=1)
         if angles is not None:
             q, k = apply_rotary(q, k, *angles)
         if cache is not None:
@@ -239,15 +241,14 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
     ) -> Tensor:
-        x = self.written(x, self.norm_attention, lambda stream: self.attention(stream, mask, angles, cache))
+        x = self.written(x, self.norm_attention, self.attention, mask, angles, cache)
         return x if self.config.ffn == "none" else self.written(x, self.norm_mlp, self.mlp)
 
-    def written(self, x: Tensor, norm: nn.Module, half: Callable[[Tensor], Tensor]) -> Tensor:
-        """The stream after one half of the block has read it and written to it."""
+    def written(self, x: Tensor, norm: nn.Module, half: Callable[..., Tensor], *given: Any) -> Tensor:
+        """The stream after one half of the block has read it and written to it. given: what the half takes besides."""
         before = self.config.norm_place == "pre"
-        out = half(norm(x) if before else x)
-        if self.config.residual:
-            out = x + out
+        out = half(norm(x) if before else x, *given)
+        out = x + out if self.config.residual else out
         return out if before else cast(Tensor, norm(out))
 
 
@@ -390,8 +391,7 @@ class GPT(nn.Module):
                     new = new.masked_fill(ended.unsqueeze(1), stop)
                     ended |= new.squeeze(1) == stop
                 written.append(new)
-                if real is not None:
-                    real = torch.cat([real, torch.ones_like(new)], 1)
+                real = None if real is None else torch.cat([real, torch.ones_like(new)], 1)
                 if stop is not None and bool(ended.all()):
                     break
         return torch.cat(written, 1)  # an ordinary tensor again

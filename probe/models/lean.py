@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 KNOWN = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.ModuleList)
@@ -30,7 +31,7 @@ def lean(model: nn.Module, own: tuple[type[nn.Module], ...] = ()) -> Callable[..
     own: classes whose forward functions use nothing of `nn.Module`. What it returns is the model as it is now: hooks
     and weights that are put in later are not in it. Attention functions get a plain object for their module.
     """
-    return _plain(model, {}) if unheard(model.modules(), own) else model
+    return _plain(model, {}, {}) if unheard(model.modules(), own) else model
 
 
 def unheard(parts: Iterable[nn.Module], own: tuple[type[nn.Module], ...] = ()) -> bool:
@@ -54,16 +55,22 @@ def _heard_everywhere() -> bool:
     return any(getattr(torch_module, f"_global_{hooks}") for hooks in HOOKS)
 
 
-def _plain(part: nn.Module, made: dict[nn.Module, Any]) -> Any:
-    """A part and all below it. made: those that are done; one that stands in two places is one here, too."""
+def _plain(part: nn.Module, made: dict[nn.Module, Any], classes: dict[type[nn.Module], type]) -> Any:
+    """A part and all below it. made: those that are done; one that stands in two places is one here, too. classes: one
+    for all parts of a kind, so that Python finds what it looks up where it found it in the last part.
+    """
     if part not in made:
         if isinstance(part, nn.ModuleList):
-            made[part] = tuple(_plain(child, made) for child in part)
+            made[part] = tuple(_plain(child, made, classes) for child in part)
         else:
-            twin: Any = object.__new__(_plain_class(type(part)))
+            kind = type(part)
+            if kind not in classes:
+                classes[kind] = _plain_class(kind)
+            twin: Any = object.__new__(classes[kind])
             made[part] = twin
             settings = {name: value for name, value in vars(part).items() if name not in BOOKKEEPING}
-            children = {name: None if child is None else _plain(child, made) for name, child in part._modules.items()}
+            below = part._modules.items()
+            children = {name: None if child is None else _plain(child, made, classes) for name, child in below}
             vars(twin).update({**settings, **part._parameters, **part._buffers, **children})
     return made[part]
 
@@ -72,4 +79,16 @@ def _plain_class(kind: type[nn.Module]) -> type:
     """A class with what a module's class has of its own, and with `forward` for a call."""
     above = reversed(kind.__mro__[: kind.__mro__.index(nn.Module)])
     own = {name: value for c in above for name, value in vars(c).items() if not name.startswith("__")}
-    return type(f"Plain{kind.__name__}", (), {**own, "__call__": kind.forward})
+    return type(f"Plain{kind.__name__}", (), {**own, "__call__": SHORT.get(kind.forward, kind.forward)})
+
+
+def _layer_norm(norm: Any, x: Tensor) -> Tensor:
+    return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+def _rms_norm(norm: Any, x: Tensor) -> Tensor:
+    return torch.rms_norm(x, norm.normalized_shape, norm.weight, norm.eps)
+
+
+# What torch's forward functions come to for plain tensors; a function that somebody put in their place is not in here.
+SHORT = {nn.LayerNorm.forward: _layer_norm, nn.RMSNorm.forward: _rms_norm}

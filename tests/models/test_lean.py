@@ -161,6 +161,27 @@ def parametrized(model: GPT, calls: list[str]) -> Callable[[], None]:
     return lambda: parametrize.remove_parametrizations(part, "weight", leave_parametrized=False) and None
 
 
+def test_a_norm_that_was_replaced_for_all_is_used(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`lean` has a shorter way for torch's own norm, which whoever has another must not be given."""
+    before, calls, own = wrote(model), list[str](), nn.LayerNorm.forward
+
+    def forward(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+        calls.append("norm")
+        return -own(norm, x)
+
+    monkeypatch.setattr(nn.LayerNorm, "forward", forward)
+    assert not torch.equal(wrote(model), before)
+    assert len(calls) >= NEW
+    monkeypatch.undo()
+    assert torch.equal(wrote(model), before)
+
+
+def test_parts_of_a_kind_are_of_one_class(model: GPT) -> None:
+    step = lean(model, PARTS)
+    assert len({type(block.attention.qkv) for block in step.base_model.blocks}) == 1
+    assert type(step.base_model.norm) is type(step.base_model.blocks[0].norm_mlp)
+
+
 @pytest.mark.parametrize(
     "listen",
     [

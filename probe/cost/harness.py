@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pandas as pd
+import torch
 
 from probe.cost import memory
 from probe.cost.contenders import CONTENDERS, PLAIN
@@ -209,6 +210,7 @@ def machine(threads: int = THREADS, seed: int = 0) -> dict[str, str]:
     """What the numbers depend on, for the reader: name -> value."""
     facts = {
         "processors": f"{os.cpu_count()} ({platform.machine()})",
+        "vector instructions": torch.backends.cpu.get_cpu_capability(),
         "memory": f"{memory.total() / 1e9:.0f} GB",
         "threads": str(threads),
         "weights": "float32",

@@ -1,5 +1,5 @@
-"""The cost study as a folder: cost.csv with cost.png, tiny-gpt.csv, scoring.csv, and a README.md made from the same
-tables.
+"""The cost study as a folder: cost.csv with cost.png, tiny-gpt.csv, scoring.csv, where.csv, machines.csv, and a
+README.md made from the same tables.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from probe.cost import machines
 from probe.cost.contenders import CONTENDERS, PLAIN
 from probe.cost.figure import cost_figure
 from probe.cost.harness import COLUMNS, SCORING_COLUMNS, TINY_COLUMNS, WHERE_COLUMNS
@@ -49,7 +50,7 @@ kernel and gradients is a row of its own, too. The pairs are timed as in the stu
 in one process; the full profile takes those of ten processes, for where a process lays its memory moves its ratios
 by a tenth. Training is forward, cross-entropy of the next token, backward and one step of torch's fused AdamW;
 decoding is transformers' `generate` beside the tiny GPT's own, one prompt, greedy. "Times faster" is GPT-2's time, the
-mean of the two runs around, over the tiny GPT's.
+mean of the two runs around, over the tiny GPT's. It differs between kinds of processor.
 """
 
 SCORING_METHOD = """\
@@ -80,10 +81,11 @@ def write(
 ) -> None:
     """Write the tables that are given and the page of all that the folder, made if it is missing, then holds.
 
-    machine: facts for the reader. command: what makes the folder again. reading, tiny, scoring, where: as `measure`,
-    `measure_tiny`, `measure_scoring` and `measure_where` return them. Raises ResultsError if the folder cannot be
-    written or holds another table.
+    machine: facts for the reader, of what is given. command: what makes the folder again. reading, tiny, scoring,
+    where: as `measure`, `measure_tiny`, `measure_scoring` and `measure_where` return them. Raises ResultsError if the
+    folder cannot be written or holds another table.
     """
+    given = {READING_CSV: reading, TINY_CSV: tiny, SCORING_CSV: scoring, WHERE_CSV: where}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if reading is not None:
@@ -99,7 +101,11 @@ def write(
         tiny = _kept(folder / TINY_CSV, TINY_COLUMNS) if tiny is None else tiny
         scoring = _kept(folder / SCORING_CSV, SCORING_COLUMNS) if scoring is None else scoring
         where = _kept(folder / WHERE_CSV, WHERE_COLUMNS) if where is None else where
-        page = readme(reading, tiny, scoring, machine, command, where=where)
+        there = {READING_CSV: reading, WHERE_CSV: where, TINY_CSV: tiny, SCORING_CSV: scoring}
+        before = machines.kept(folder, (name for name, table in there.items() if table is not None))
+        now = {name: before[name] if given[name] is None else machine for name in before}
+        machines.keep(folder, now)
+        page = readme(reading, tiny, scoring, now, command, where=where)
         (folder / "README.md").write_text(page, encoding="utf-8")
     except OSError as error:
         raise ResultsError(f"the results cannot be written to {folder}: {error}.") from error
@@ -119,12 +125,12 @@ def readme(
     reading: pd.DataFrame | None,
     tiny: pd.DataFrame | None,
     scoring: pd.DataFrame | None,
-    machine: Mapping[str, str],
+    measured_on: machines.Machines,
     command: str,
     *,
     where: pd.DataFrame | None = None,
 ) -> str:
-    """The page as Markdown, of the tables there are."""
+    """The page as Markdown, of the tables there are. measured_on: the name of each table -> facts for the reader."""
     parts = []
     if reading is not None:
         parts += [
@@ -158,8 +164,7 @@ def readme(
             SCORING_METHOD,
             f"The numbers are in [{SCORING_CSV}]({SCORING_CSV}).\n",
         ]
-    facts = "\n".join(f"| {name} | {value} |" for name, value in machine.items())
-    return "\n".join((*parts, f"Again: `{command}`.\n", "| machine | |\n|---|---|", f"{facts}\n"))
+    return "\n".join((*parts, f"Again: `{command}`.\n", f"{machines.markdown(measured_on)}\n"))
 
 
 def tiny_answer(table: pd.DataFrame) -> str:

@@ -138,7 +138,8 @@ def test_the_page_shows_every_row_and_the_reasons(table: pd.DataFrame) -> None:
 
 
 def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.DataFrame) -> None:
-    text = readme(table, TINY, SCORING, FACTS, "python -m studies.cost --profile quick")
+    measured_on = dict.fromkeys(("cost.csv", "tiny-gpt.csv", "scoring.csv"), FACTS)
+    text = readme(table, TINY, SCORING, measured_on, "python -m studies.cost --profile quick")
     order = [
         f"# {QUESTION}",
         answer(table),
@@ -164,7 +165,7 @@ def test_the_folder_holds_tables_figure_and_page(table: pd.DataFrame, tmp_path: 
     for name in ("one", "two"):
         write(tmp_path / name, FACTS, "python -m studies.cost", reading=table, tiny=TINY, scoring=SCORING)
     files = sorted(p.name for p in (tmp_path / "one").iterdir())
-    assert files == ["README.md", "cost.csv", "cost.png", "scoring.csv", "tiny-gpt.csv"]
+    assert files == ["README.md", "cost.csv", "cost.png", "machines.csv", "scoring.csv", "tiny-gpt.csv"]
     back = pd.read_csv(tmp_path / "one" / "cost.csv", keep_default_na=True)
     pd.testing.assert_frame_equal(back.fillna({"note": ""}), table, check_dtype=False)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "one" / "tiny-gpt.csv"), TINY, check_dtype=False)
@@ -180,13 +181,44 @@ def test_a_table_that_is_not_measured_again_stays_on_the_page(table: pd.DataFram
     assert (tmp_path / "steps" / "README.md").read_text().startswith(f"# {TINY_TITLE}\n")
     write(tmp_path / "steps", FACTS, "again", scoring=SCORING)
     write(tmp_path / "steps", FACTS, "again", reading=table)
-    for name in ("README.md", "cost.csv", "tiny-gpt.csv", "scoring.csv"):
+    for name in ("README.md", "cost.csv", "machines.csv", "tiny-gpt.csv", "scoring.csv"):
         assert (tmp_path / "steps" / name).read_bytes() == (tmp_path / "both" / name).read_bytes()
     write(tmp_path / "both", FACTS, "again", tiny=TINY.iloc[:1])
     text = (tmp_path / "both" / "README.md").read_text()
     assert answer(table) in text
     assert markdown(table) in text
     assert "greedy decoding" not in text
+
+
+def test_each_table_keeps_the_machine_it_was_measured_on(table: pd.DataFrame, tmp_path: Path) -> None:
+    """One table measured again elsewhere says nothing of the others."""
+    write(tmp_path, FACTS | {"nnsight": "0.8.1"}, "again", reading=table, tiny=TINY)
+    assert "| machine |  |\n|---|---|\n| processors | 2 (x86_64) |" in (tmp_path / "README.md").read_text()
+    write(tmp_path, {"processors": "8 (arm64)", "torch": "2.13.0", "nnsight": "not installed"}, "again", tiny=TINY)
+    lines = (tmp_path / "README.md").read_text().splitlines()
+    assert lines[-4:] == [
+        "|---|---|---|",
+        "| processors | 2 (x86_64) | 8 (arm64) |",
+        "| torch | 2.13.0 | 2.13.0 |",
+        "| nnsight | 0.8.1 | not installed |",
+    ]
+    assert lines[-5] == "| machine | cost.csv | tiny-gpt.csv |"
+    write(tmp_path, FACTS | {"nnsight": "0.8.1"}, "again", tiny=TINY)
+    assert "| machine |  |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_table_measured_before_machines_were_kept_says_so(table: pd.DataFrame, tmp_path: Path) -> None:
+    write(tmp_path, FACTS, "again", reading=table)
+    (tmp_path / "machines.csv").unlink()
+    write(tmp_path, FACTS, "again", tiny=TINY)
+    assert "| processors | not recorded | 2 (x86_64) |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_file_of_machines_that_says_something_else_is_refused(table: pd.DataFrame, tmp_path: Path) -> None:
+    (tmp_path / "machines.csv").write_text("price,euro\n1,2\n")
+    with pytest.raises(ResultsError, match=r"machines\.csv does not say .* its columns are price, euro\."):
+        write(tmp_path, FACTS, "again", tiny=TINY)
+    assert (tmp_path / "machines.csv").read_text() == "price,euro\n1,2\n"
 
 
 def test_notes_that_are_all_empty_stay_empty(table: pd.DataFrame, tmp_path: Path) -> None:
@@ -232,7 +264,7 @@ def test_the_machine_is_described_without_naming_it(monkeypatch: pytest.MonkeyPa
     facts = machine(threads=2, seed=5)
     assert facts["threads"] == "2"
     assert facts["token ids"] == "uniform over the vocabulary, seed 5"
-    assert {"processors", "memory", "Python", "torch", "transformers"} <= set(facts)
+    assert {"processors", "vector instructions", "memory", "Python", "torch", "transformers"} <= set(facts)
     assert not any(harness.platform.node() in value or "/" in value for value in facts.values())
 
 

@@ -1,48 +1,56 @@
-"""What each table of a cost folder was measured on: tables may come from runs on different machines."""
+"""What each table of a cost folder was measured with: machines, versions and commands may differ between tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping
 from pathlib import Path
-
-import pandas as pd
 
 from probe.errors import ResultsError
 
-MACHINES_CSV, COLUMNS = "machines.csv", ("table", "fact", "value")
+MACHINES = "machines.json"
 UNKNOWN = "not recorded"
 
 Machines = Mapping[str, Mapping[str, str]]
-"""The name of a table -> facts about the machine it was measured on, name -> value."""
+"""The file name of a table -> what it was measured with, name of a fact -> value."""
 
 
-def kept(folder: Path, tables: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What the folder says of each of the tables, in this order; nothing of one measured before facts were kept.
-
-    Raises ResultsError for a file that says something else.
-    """
-    path = folder / MACHINES_CSV
-    frame = (
-        pd.read_csv(path, dtype=str, keep_default_na=False) if path.exists() else pd.DataFrame(columns=list(COLUMNS))
-    )
-    if list(frame.columns) != list(COLUMNS):
-        raise ResultsError(f"{path} does not say what was measured where: its columns are {', '.join(frame.columns)}.")
-    return {
-        name: {str(row.fact): str(row.value) for row in frame[frame["table"] == name].itertuples()} for name in tables
-    }
+def kept(folder: Path) -> dict[str, dict[str, str]]:
+    """What the folder says of its tables, if anything. Raises ResultsError for a file that says something else."""
+    path = folder / MACHINES
+    if not path.exists():
+        return {}
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ResultsError(f"{path} cannot be read: {error}. It must be JSON: table -> fact -> text.") from error
+    if not (isinstance(said, dict) and all(isinstance(facts, dict) for facts in said.values())):
+        raise ResultsError(f"{path} does not say what was measured with what. It must be table -> fact -> text.")
+    for table, facts in said.items():
+        for fact, value in facts.items():
+            if not isinstance(value, str):
+                raise ResultsError(f"{path} gives {value!r} for {fact!r} of {table}; a fact must be a text.")
+    return said
 
 
 def keep(folder: Path, machines: Machines) -> None:
     """Write them into the folder, as `kept` reads them."""
-    rows = [(table, fact, value) for table, facts in machines.items() for fact, value in facts.items()]
-    pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(folder / MACHINES_CSV, index=False)
+    (folder / MACHINES).write_text(json.dumps(machines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def markdown(machines: Machines) -> str:
-    """A row for each fact; a column for each table, or a single one where all were measured alike."""
-    facts = list(dict.fromkeys(fact for known in machines.values() for fact in known))
-    alike = len({tuple(sorted(known.items())) for known in machines.values()}) == 1
-    columns = {"": next(iter(machines.values()))} if alike else machines
-    lines = [f"| machine | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-    lines += [f"| {fact} | {' | '.join(known.get(fact, UNKNOWN) for known in columns.values())} |" for fact in facts]
-    return "\n".join(lines)
+    """A row for each fact; a column for each table, or a single one where all say the same. Empty without facts."""
+    longest_first = sorted(machines.values(), key=len, reverse=True)  # whose order is that of the rows
+    facts = list(dict.fromkeys(fact for known in longest_first for fact in known))
+    if not facts:
+        return ""
+    alike = all(known == longest_first[0] for known in longest_first)
+    columns = {"": longest_first[0]} if alike else machines
+    rows = [["measured with", *columns], ["---"] * (1 + len(columns))]
+    rows += [[fact, *(known.get(fact, UNKNOWN) for known in columns.values())] for fact in facts]
+    return "\n".join(f"| {' | '.join(_cell(text) for text in row)} |" for row in rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    """A text in a single cell of a table."""
+    return " ".join(text.replace("|", "\\|").split())

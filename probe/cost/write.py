@@ -1,5 +1,5 @@
-"""The cost study as a folder: cost.csv with cost.png, tiny-gpt.csv, scoring.csv, where.csv, machines.csv, and a
-README.md made from the same tables.
+"""The cost study as a folder: cost.csv with cost.png, tiny-gpt.csv, scoring.csv, where.csv, machines.json, and a
+README.md made from them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ TINY_TITLE = "The tiny GPT beside an equally configured GPT-2"
 SCORING_TITLE = "What scoring every head costs"
 WHERE_TITLE = "Where the time goes"
 READING_CSV, TINY_CSV, SCORING_CSV, WHERE_CSV = "cost.csv", "tiny-gpt.csv", "scoring.csv", "where.csv"
+COLUMNS_OF = {READING_CSV: COLUMNS, WHERE_CSV: WHERE_COLUMNS, TINY_CSV: TINY_COLUMNS, SCORING_CSV: SCORING_COLUMNS}
 MAIN = "probe-sites"  # the contender the answer begins with
 
 METHOD = """\
@@ -50,7 +51,7 @@ kernel and gradients is a row of its own, too. The pairs are timed as in the stu
 in one process; the full profile takes those of ten processes, for where a process lays its memory moves its ratios
 by a tenth. Training is forward, cross-entropy of the next token, backward and one step of torch's fused AdamW;
 decoding is transformers' `generate` beside the tiny GPT's own, one prompt, greedy. "Times faster" is GPT-2's time, the
-mean of the two runs around, over the tiny GPT's. It differs between kinds of processor.
+mean of the two runs around, over the tiny GPT's.
 """
 
 SCORING_METHOD = """\
@@ -81,31 +82,26 @@ def write(
 ) -> None:
     """Write the tables that are given and the page of all that the folder, made if it is missing, then holds.
 
-    machine: facts for the reader, of what is given. command: what makes the folder again. reading, tiny, scoring,
-    where: as `measure`, `measure_tiny`, `measure_scoring` and `measure_where` return them. Raises ResultsError if the
-    folder cannot be written or holds another table.
+    machine: facts for the reader, of what is given. command: what measured it. reading, tiny, scoring, where: as
+    `measure`, `measure_tiny`, `measure_scoring` and `measure_where` return them. Raises ResultsError if the folder
+    cannot be written or holds something else; before anything is written, if it can be seen before.
     """
-    given = {READING_CSV: reading, TINY_CSV: tiny, SCORING_CSV: scoring, WHERE_CSV: where}
+    given = {READING_CSV: reading, WHERE_CSV: where, TINY_CSV: tiny, SCORING_CSV: scoring}
+    new = {name: table for name, table in given.items() if table is not None}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        said = machines.kept(folder)
+        there = {name: new[name] if name in new else _kept(folder / name, COLUMNS_OF[name]) for name in given}
+        # If this stops half-way, a new table has no machine rather than that of the one before it.
+        machines.keep(folder, {name: facts for name, facts in said.items() if name not in new})
+        for name, table in new.items():
+            table.to_csv(folder / name, index=False, float_format="%.6g")
         if reading is not None:
-            reading.to_csv(folder / READING_CSV, index=False, float_format="%.6g")
             (folder / "cost.png").write_bytes(cost_figure(reading))
-        if tiny is not None:
-            tiny.to_csv(folder / TINY_CSV, index=False, float_format="%.6g")
-        if scoring is not None:
-            scoring.to_csv(folder / SCORING_CSV, index=False, float_format="%.6g")
-        if where is not None:
-            where.to_csv(folder / WHERE_CSV, index=False, float_format="%.6g")
-        reading = _kept(folder / READING_CSV, COLUMNS) if reading is None else reading
-        tiny = _kept(folder / TINY_CSV, TINY_COLUMNS) if tiny is None else tiny
-        scoring = _kept(folder / SCORING_CSV, SCORING_COLUMNS) if scoring is None else scoring
-        where = _kept(folder / WHERE_CSV, WHERE_COLUMNS) if where is None else where
-        there = {READING_CSV: reading, WHERE_CSV: where, TINY_CSV: tiny, SCORING_CSV: scoring}
-        before = machines.kept(folder, (name for name, table in there.items() if table is not None))
-        now = {name: before[name] if given[name] is None else machine for name in before}
-        machines.keep(folder, now)
-        page = readme(reading, tiny, scoring, now, command, where=where)
+        said.update({name: {**machine, "command": command} for name in new})
+        machines.keep(folder, said)
+        shown = {name: said.get(name, {}) for name, table in there.items() if table is not None}
+        page = readme(there[READING_CSV], there[TINY_CSV], there[SCORING_CSV], shown, where=there[WHERE_CSV])
         (folder / "README.md").write_text(page, encoding="utf-8")
     except OSError as error:
         raise ResultsError(f"the results cannot be written to {folder}: {error}.") from error
@@ -115,7 +111,10 @@ def _kept(path: Path, columns: Sequence[str]) -> pd.DataFrame | None:
     """The table of an earlier run; None if there is none."""
     if not path.exists():
         return None
-    table = pd.read_csv(path, dtype={"note": str})
+    try:
+        table = pd.read_csv(path, dtype={"note": str})
+    except ValueError as error:  # no text, or no table
+        raise ResultsError(f"{path} is no table of this study: {error}.") from error
     if list(table.columns) != list(columns):
         raise ResultsError(f"{path} is no table of this study: its columns are {', '.join(map(str, table.columns))}.")
     return table.fillna({"note": ""})
@@ -125,12 +124,11 @@ def readme(
     reading: pd.DataFrame | None,
     tiny: pd.DataFrame | None,
     scoring: pd.DataFrame | None,
-    measured_on: machines.Machines,
-    command: str,
+    measured_with: machines.Machines,
     *,
     where: pd.DataFrame | None = None,
 ) -> str:
-    """The page as Markdown, of the tables there are. measured_on: the name of each table -> facts for the reader."""
+    """The page as Markdown, of the tables there are. measured_with: as in `machines`."""
     parts = []
     if reading is not None:
         parts += [
@@ -164,7 +162,7 @@ def readme(
             SCORING_METHOD,
             f"The numbers are in [{SCORING_CSV}]({SCORING_CSV}).\n",
         ]
-    return "\n".join((*parts, f"Again: `{command}`.\n", f"{machines.markdown(measured_on)}\n"))
+    return "\n".join((*parts, machines.markdown(measured_with)))
 
 
 def tiny_answer(table: pd.DataFrame) -> str:

@@ -162,7 +162,7 @@ def apply_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[
 
 
 def alibi(n_heads: int, distance: Tensor) -> Tensor:
-    """Added to scores: 2^(-8/H), 2^(-16/H), ... less a token of distance (Press et al. 2021). (T, K) -> (H, T, K)."""
+    """Added to scores: minus distance times a head's slope, 2^(-8h/H) (Press et al. 2021). (T, K) -> (H, T, K)."""
     slopes = 2 ** (-8 * torch.arange(1, n_heads + 1, device=distance.device) / n_heads)
     return -slopes[:, None, None] * distance.abs()
 
@@ -187,10 +187,10 @@ class Attention(nn.Module):
     ) -> Tensor:  # (B, T, C) -> (B, T, C)
         B, T, _ = x.shape  # q: (B, H, T, D), k and v: (B, G, T, D)
         qkv = self.qkv(x).view(B, T, -1, self.d_head)
-        if qkv.requires_grad:  # the gradients of three parts are joined sooner along this axis
+        if qkv.requires_grad:  # the gradients of three parts are joined faster along this axis
             q, k, v = (part.transpose(1, 2) for part in qkv.split(self.heads, dim=2))
-        else:
-            q, k, v = qkv.transpose(1, 2).split_with_sizes(self.heads, dim=1)
+        else:  # the same in fewer calls
+            q, k, v = qkv.transpose(1, 2).split(self.heads, dim=1)
         if angles is not None:
             q, k = apply_rotary(q, k, *angles)
         if cache is not None:

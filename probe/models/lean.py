@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules import module as torch_module
 
 KNOWN = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.ModuleList)
@@ -57,7 +56,7 @@ def _heard_everywhere() -> bool:
 
 def _plain(part: nn.Module, made: dict[nn.Module, Any], classes: dict[type[nn.Module], type]) -> Any:
     """A part and all below it. made: those that are done; one that stands in two places is one here, too. classes: one
-    for all parts of a kind, so that Python finds what it looks up where it found it in the last part.
+    for all parts of a kind, so that Python's caches of look-ups, which are a class's, hold for all of them.
     """
     if part not in made:
         if isinstance(part, nn.ModuleList):
@@ -79,16 +78,4 @@ def _plain_class(kind: type[nn.Module]) -> type:
     """A class with what a module's class has of its own, and with `forward` for a call."""
     above = reversed(kind.__mro__[: kind.__mro__.index(nn.Module)])
     own = {name: value for c in above for name, value in vars(c).items() if not name.startswith("__")}
-    return type(f"Plain{kind.__name__}", (), {**own, "__call__": SHORT.get(kind.forward, kind.forward)})
-
-
-def _layer_norm(norm: Any, x: Tensor) -> Tensor:
-    return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-
-def _rms_norm(norm: Any, x: Tensor) -> Tensor:
-    return torch.rms_norm(x, norm.normalized_shape, norm.weight, norm.eps)
-
-
-# What torch's forward functions come to for plain tensors; a function that somebody put in their place is not in here.
-SHORT = {nn.LayerNorm.forward: _layer_norm, nn.RMSNorm.forward: _rms_norm}
+    return type(f"Plain{kind.__name__}", (), {**own, "__call__": kind.forward})

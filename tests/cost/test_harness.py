@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from probe.cost import harness
 from probe.cost.contenders import CONTENDERS, PLAIN
@@ -138,8 +140,8 @@ def test_the_page_shows_every_row_and_the_reasons(table: pd.DataFrame) -> None:
 
 
 def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.DataFrame) -> None:
-    measured_on = dict.fromkeys(("cost.csv", "tiny-gpt.csv", "scoring.csv"), FACTS)
-    text = readme(table, TINY, SCORING, measured_on, "python -m studies.cost --profile quick")
+    measured_with = dict.fromkeys(("cost.csv", "tiny-gpt.csv", "scoring.csv"), FACTS)
+    text = readme(table, TINY, SCORING, measured_with)
     order = [
         f"# {QUESTION}",
         answer(table),
@@ -154,7 +156,7 @@ def test_the_page_has_question_answer_figure_table_method_and_machine(table: pd.
         "| smollm2 | every head's z",
         "| 0.55 (0.50–0.60) | one forward pass for each head and prompt | 2 | 40 | 22 |",
         "[scoring.csv](scoring.csv)",
-        "`python -m",
+        "| measured with |",
         "| torch | 2.13",
     ]
     places = [text.index(part) for part in order]
@@ -165,7 +167,7 @@ def test_the_folder_holds_tables_figure_and_page(table: pd.DataFrame, tmp_path: 
     for name in ("one", "two"):
         write(tmp_path / name, FACTS, "python -m studies.cost", reading=table, tiny=TINY, scoring=SCORING)
     files = sorted(p.name for p in (tmp_path / "one").iterdir())
-    assert files == ["README.md", "cost.csv", "cost.png", "machines.csv", "scoring.csv", "tiny-gpt.csv"]
+    assert files == ["README.md", "cost.csv", "cost.png", "machines.json", "scoring.csv", "tiny-gpt.csv"]
     back = pd.read_csv(tmp_path / "one" / "cost.csv", keep_default_na=True)
     pd.testing.assert_frame_equal(back.fillna({"note": ""}), table, check_dtype=False)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "one" / "tiny-gpt.csv"), TINY, check_dtype=False)
@@ -181,7 +183,7 @@ def test_a_table_that_is_not_measured_again_stays_on_the_page(table: pd.DataFram
     assert (tmp_path / "steps" / "README.md").read_text().startswith(f"# {TINY_TITLE}\n")
     write(tmp_path / "steps", FACTS, "again", scoring=SCORING)
     write(tmp_path / "steps", FACTS, "again", reading=table)
-    for name in ("README.md", "cost.csv", "machines.csv", "tiny-gpt.csv", "scoring.csv"):
+    for name in ("README.md", "cost.csv", "tiny-gpt.csv", "scoring.csv"):
         assert (tmp_path / "steps" / name).read_bytes() == (tmp_path / "both" / name).read_bytes()
     write(tmp_path / "both", FACTS, "again", tiny=TINY.iloc[:1])
     text = (tmp_path / "both" / "README.md").read_text()
@@ -190,35 +192,93 @@ def test_a_table_that_is_not_measured_again_stays_on_the_page(table: pd.DataFram
     assert "greedy decoding" not in text
 
 
-def test_each_table_keeps_the_machine_it_was_measured_on(table: pd.DataFrame, tmp_path: Path) -> None:
+def machines_of(folder: Path) -> list[list[str]]:
+    """The cells of the page's last table, without the line below its header."""
+    lines = (folder / "README.md").read_text().rpartition("\n\n")[2].splitlines()
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    assert {len(row) for row in cells} == {len(cells[0])}
+    return [cells[0], *cells[2:]]
+
+
+def test_each_table_keeps_what_it_was_measured_with(table: pd.DataFrame, tmp_path: Path) -> None:
     """One table measured again elsewhere says nothing of the others."""
-    write(tmp_path, FACTS | {"nnsight": "0.8.1"}, "again", reading=table, tiny=TINY)
-    assert "| machine |  |\n|---|---|\n| processors | 2 (x86_64) |" in (tmp_path / "README.md").read_text()
-    write(tmp_path, {"processors": "8 (arm64)", "torch": "2.13.0", "nnsight": "not installed"}, "again", tiny=TINY)
-    lines = (tmp_path / "README.md").read_text().splitlines()
-    assert lines[-4:] == [
-        "|---|---|---|",
-        "| processors | 2 (x86_64) | 8 (arm64) |",
-        "| torch | 2.13.0 | 2.13.0 |",
-        "| nnsight | 0.8.1 | not installed |",
+    tables = {"reading": table, "where": WHERE, "scoring": SCORING}
+    write(tmp_path, FACTS | {"nnsight": "0.8.1"}, "full", tiny=TINY, **tables)
+    assert machines_of(tmp_path) == [
+        ["measured with", ""],
+        ["processors", "2 (x86_64)"],
+        ["torch", "2.13.0"],
+        ["nnsight", "0.8.1"],
+        ["command", "full"],
     ]
-    assert lines[-5] == "| machine | cost.csv | tiny-gpt.csv |"
-    write(tmp_path, FACTS | {"nnsight": "0.8.1"}, "again", tiny=TINY)
-    assert "| machine |  |" in (tmp_path / "README.md").read_text()
+    write(tmp_path, {"torch": "2.13.0", "processors": "8 (arm64)", "a|b": "NA\n007"}, "quick", tiny=TINY)
+    one = ["2 (x86_64)", "2 (x86_64)", "8 (arm64)", "2 (x86_64)"]
+    assert machines_of(tmp_path) == [
+        ["measured with", "cost.csv", "where.csv", "tiny-gpt.csv", "scoring.csv"],
+        ["processors", *one],
+        ["torch", *["2.13.0"] * 4],
+        ["nnsight", "0.8.1", "0.8.1", "not recorded", "0.8.1"],
+        ["command", "full", "full", "quick", "full"],
+        [r"a\|b", "not recorded", "not recorded", "NA 007", "not recorded"],
+    ]
+    for name, again in tables.items():
+        write(tmp_path, FACTS, "half", **{name: again})
+    assert ["command", "half", "half", "quick", "half"] in machines_of(tmp_path)
+    write(tmp_path, FACTS, "half", tiny=TINY)
+    assert machines_of(tmp_path)[0] == ["measured with", ""]
 
 
-def test_a_table_measured_before_machines_were_kept_says_so(table: pd.DataFrame, tmp_path: Path) -> None:
+def test_a_table_measured_before_facts_were_kept_says_so(table: pd.DataFrame, tmp_path: Path) -> None:
     write(tmp_path, FACTS, "again", reading=table)
-    (tmp_path / "machines.csv").unlink()
+    (tmp_path / "machines.json").unlink()
     write(tmp_path, FACTS, "again", tiny=TINY)
-    assert "| processors | not recorded | 2 (x86_64) |" in (tmp_path / "README.md").read_text()
+    assert ["processors", "not recorded", "2 (x86_64)"] in machines_of(tmp_path)
 
 
-def test_a_file_of_machines_that_says_something_else_is_refused(table: pd.DataFrame, tmp_path: Path) -> None:
-    (tmp_path / "machines.csv").write_text("price,euro\n1,2\n")
-    with pytest.raises(ResultsError, match=r"machines\.csv does not say .* its columns are price, euro\."):
-        write(tmp_path, FACTS, "again", tiny=TINY)
-    assert (tmp_path / "machines.csv").read_text() == "price,euro\n1,2\n"
+def test_a_table_that_is_away_keeps_its_facts(table: pd.DataFrame, tmp_path: Path) -> None:
+    write(tmp_path, FACTS, "before", reading=table)
+    (tmp_path / "cost.csv").rename(tmp_path / "away.csv")
+    write(tmp_path, FACTS, "after", tiny=TINY)
+    (tmp_path / "away.csv").rename(tmp_path / "cost.csv")
+    write(tmp_path, FACTS, "after", tiny=TINY)
+    assert ["command", "before", "after"] in machines_of(tmp_path)
+
+
+def test_a_table_without_its_facts_is_better_than_one_with_anothers(
+    table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interruption between the two leaves no table beside the facts of the one before it."""
+    write(tmp_path, FACTS, "before", reading=table, tiny=TINY)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pd.DataFrame, "to_csv", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path, FACTS, "after", tiny=TINY)
+    write(tmp_path, FACTS, "before", reading=table)
+    assert ["command", "before", "not recorded"] in machines_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"", r"machines\.json cannot be read: .* It must be JSON"),
+        (b"\xff\xfe", r"machines\.json cannot be read"),
+        (b'{"tiny-gpt.csv": {', r"machines\.json cannot be read"),
+        (b"[]", r"machines\.json does not say"),
+        (b'{"tiny-gpt.csv": "AVX2"}', r"machines\.json does not say"),
+        (b'{"tiny-gpt.csv": {"threads": 2}}', r"gives 2 for 'threads' of tiny-gpt\.csv; a fact must be a text"),
+    ],
+)
+def test_facts_that_cannot_be_read_are_refused_and_nothing_is_lost(said: bytes, why: str, tmp_path: Path) -> None:
+    write(tmp_path, FACTS, "before", tiny=TINY)
+    (tmp_path / "machines.json").write_bytes(said)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(ResultsError, match=why):
+        write(tmp_path, FACTS, "after", tiny=TINY.iloc[:1], scoring=SCORING)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
 def test_notes_that_are_all_empty_stay_empty(table: pd.DataFrame, tmp_path: Path) -> None:
@@ -240,6 +300,14 @@ def test_a_folder_that_cannot_be_written_is_named(table: pd.DataFrame, tmp_path:
         write(tmp_path / "file", FACTS, "python -m studies.cost", reading=table)
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b'model,"n_tok'])
+def test_what_is_no_table_at_all_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "cost.csv").write_bytes(content)
+    with pytest.raises(ResultsError, match=r"cost\.csv is no table of this study: "):
+        write(tmp_path, FACTS, "again", tiny=TINY)
+    assert [p.name for p in tmp_path.iterdir()] == ["cost.csv"]
+
+
 @pytest.mark.parametrize(
     ("only", "measured"),
     [([], ["tiny", "scoring", "where", "reading"])] + [([name.replace("tiny", "tiny-gpt")], [name]) for name in TABLES],
@@ -257,11 +325,13 @@ def test_the_command_measures_all_tables_or_only_one(
     assert ran == measured
     text = (tmp_path / "README.md").read_text()
     assert [title in text for title in TABLES.values()] == [name in measured for name in TABLES]
-    assert "Again: `python -m studies.cost --profile quick --threads 2 --seed 0`." in text
+    assert "| command | python -m studies.cost --profile quick --threads 2 --seed 0 |" in text
 
 
 def test_the_machine_is_described_without_naming_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "SVE")
     facts = machine(threads=2, seed=5)
+    assert facts["vector instructions"] == "SVE"
     assert facts["threads"] == "2"
     assert facts["token ids"] == "uniform over the vocabulary, seed 5"
     assert {"processors", "vector instructions", "memory", "Python", "torch", "transformers"} <= set(facts)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import probe
 from probe.errors import ProbeError, UnknownName
@@ -21,9 +21,15 @@ SIZES = {"vocab_size": len(TOKENIZER), "n_layers": 2, "n_heads": 4, "d_model": 3
 
 
 def made(seed: int = 0, **options: object) -> GPT:
-    """Weights large enough that attention is far from uniform."""
+    """Weights large enough that attention is far from uniform, and norms that stretch and shift."""
     torch.manual_seed(seed)
-    return GPT(Config(**{**SIZES, "init_scale": 0.3, **options})).eval().requires_grad_(False)  # type: ignore[arg-type]
+    model = GPT(Config(**{**SIZES, "init_scale": 0.3, **options})).eval().requires_grad_(False)  # type: ignore[arg-type]
+    for part in model.modules():
+        if isinstance(part, nn.LayerNorm | nn.RMSNorm):
+            part.weight.uniform_(0.5, 1.5)
+            if isinstance(part, nn.LayerNorm) and part.bias is not None:
+                part.bias.normal_(std=0.2)
+    return model
 
 
 def some_ids(n: int = 16) -> Tensor:

@@ -162,7 +162,7 @@ def parametrized(model: GPT, calls: list[str]) -> Callable[[], None]:
 
 
 def test_a_norm_that_was_replaced_for_all_is_used(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`lean` has a shorter way for torch's own norm, which whoever has another must not be given."""
+    """A class that is made anew for each call of `lean` has what the module's class has at that moment."""
     before, calls, own = wrote(model), list[str](), nn.LayerNorm.forward
 
     def forward(norm: nn.LayerNorm, x: Tensor) -> Tensor:
@@ -332,3 +332,23 @@ def test_steps_with_and_without_gradients_may_follow_each_other(
         assert torch.allclose(got, whole[:, start : start + n], atol=1e-5)
         assert got.requires_grad or not grad
         start += n
+
+
+def test_what_gradients_need_of_a_cache_is_not_touched_by_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen weights, gradients of the queries alone: the keys are read through a buffer that later steps write to."""
+    ids, cache, attend = some_ids(), Cache(), gpt.eager_attention
+    strength = torch.ones(1, requires_grad=True)
+
+    def scaled(module: nn.Module, query: Tensor, *args: object, **options: object) -> object:
+        return attend(module, query * strength, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gpt, "eager_attention", scaled)
+    model = made(attention="eager")
+    model(ids[:, :5]).logits.sum().backward()
+    alone, strength.grad = strength.grad, None
+    logits = model(ids[:, :5], cache=cache).logits
+    model(ids[:, 5:6], cache=cache)
+    logits.sum().backward()
+    assert alone is not None
+    assert float(alone.abs()) > 1e-3
+    torch.testing.assert_close(strength.grad, alone)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from probe.errors import ResultsError
+from probe.models import store
 
 MACHINES = "machines.json"
 UNKNOWN = "not recorded"
@@ -34,8 +35,8 @@ def kept(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def keep(folder: Path, machines: Machines) -> None:
-    """Write them into the folder, as `kept` reads them."""
-    (folder / MACHINES).write_text(json.dumps(machines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write them into the folder, as `kept` reads them, all or nothing."""
+    store.write_json(folder / MACHINES, dict(machines))
 
 
 def markdown(machines: Machines) -> str:

@@ -162,7 +162,7 @@ def apply_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[
 
 
 def alibi(n_heads: int, distance: Tensor) -> Tensor:
-    """Added to scores: minus distance times a head's slope, 2^(-8h/H) (Press et al. 2021). (T, K) -> (H, T, K)."""
+    """Added to scores: minus distance times head h's slope, 2^(-8h/H) (Press et al. 2021). (T, K) -> (H, T, K)."""
     slopes = 2 ** (-8 * torch.arange(1, n_heads + 1, device=distance.device) / n_heads)
     return -slopes[:, None, None] * distance.abs()
 
